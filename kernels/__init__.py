@@ -1,0 +1,1 @@
+"""The attention kernels. Knows torch and Triton; nothing of profiling or Streamlit."""

@@ -1,0 +1,109 @@
+"""FlashAttention v2 (Dao 2023, arXiv 2307.08691): normalise once, mask only the diagonal, skip what nothing sees."""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
+from kernels.problem import AttentionProblem, TileConfig
+from kernels.tiles import LN_2, LOG2_E, dot, dot_add, key_value_head, rounded, tile_of_program, visible_keys
+
+prepare = as_given
+_SECTION_BYTES = 32 << 20
+
+
+@triton.jit
+def attend_tile(
+    q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv,
+    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    keys = first_key + tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, PADDED_DIM)
+    offsets = keys[:, None] * HEAD_DIM + dims[None, :]
+    if MASKED:
+        inside = (keys < seq_len_kv)[:, None] & (dims < HEAD_DIM)[None, :]
+        k = tl.load(k_base + offsets, mask=inside, other=0.0)
+    elif HEAD_DIM != PADDED_DIM:
+        k = tl.load(k_base + offsets, mask=(dims < HEAD_DIM)[None, :], other=0.0)
+    else:
+        k = tl.load(k_base + offsets)
+    scores = dot(q, k.T)
+    if MASKED:
+        visible = (keys < seq_len_kv)[None, :]
+        if CAUSAL:
+            visible = visible & (keys[None, :] <= rows[:, None] + (seq_len_kv - seq_len_q))
+        scores = tl.where(visible, scores, float("-inf"))
+    m_new = tl.maximum(m_i, tl.max(scores, 1) * qk_scale)
+    # A row that has seen nothing yet has m = -inf, and -inf minus -inf is NaN.
+    m_safe = tl.where(m_new == float("-inf"), 0.0, m_new) if MASKED else m_new
+    p = tl.math.exp2(scores * qk_scale - m_safe[:, None])
+    alpha = tl.math.exp2(m_i - m_safe)
+    if MASKED:
+        v = tl.load(v_base + offsets, mask=inside, other=0.0)
+    elif HEAD_DIM != PADDED_DIM:
+        v = tl.load(v_base + offsets, mask=(dims < HEAD_DIM)[None, :], other=0.0)
+    else:
+        v = tl.load(v_base + offsets)
+    acc = dot_add(rounded(p, v.dtype), v, acc * alpha[:, None])
+    return acc, m_new, l_i * alpha + tl.sum(p, 1)
+
+
+@triton.jit
+def flash_v2_forward(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, qk_scale, num_heads, num_kv_heads, heads_in_all, heads_per_section,
+    seq_len_q, seq_len_kv,
+    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    block, head = tile_of_program(tl.cdiv(seq_len_q, BLOCK_M), heads_in_all, heads_per_section, CAUSAL)
+    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, PADDED_DIM)
+    kv_offset = key_value_head(head, num_heads, num_kv_heads).to(tl.int64) * seq_len_kv * HEAD_DIM
+    k_base = k_ptr + kv_offset
+    v_base = v_ptr + kv_offset
+    row_offset = head.to(tl.int64) * seq_len_q
+    q_offsets = row_offset * HEAD_DIM + rows[:, None] * HEAD_DIM + dims[None, :]
+    q_inside = (rows < seq_len_q)[:, None] & (dims < HEAD_DIM)[None, :]
+    q = tl.load(q_ptr + q_offsets, mask=q_inside, other=0.0)
+
+    m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l_i = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, PADDED_DIM], tl.float32)
+    last_row = tl.minimum((block + 1) * BLOCK_M, seq_len_q) - 1
+    full_end, end = visible_keys(block * BLOCK_M, last_row, seq_len_q, seq_len_kv, BLOCK_N, CAUSAL)
+    for first_key in tl.range(0, full_end, BLOCK_N):
+        acc, m_i, l_i = attend_tile(
+            q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv,
+            HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, False,
+        )  # fmt: skip
+    for first_key in tl.range(full_end, end, BLOCK_N):
+        acc, m_i, l_i = attend_tile(
+            q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv,
+            HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, True,
+        )  # fmt: skip
+
+    l_safe = tl.where(l_i == 0.0, 1.0, l_i)
+    out = acc * (1.0 / l_safe)[:, None]
+    tl.store(out_ptr + q_offsets, rounded(out, out_ptr.dtype.element_ty), mask=q_inside)
+    lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.math.log2(l_safe)) * LN_2)
+    tl.store(lse_ptr + row_offset + rows, lse, mask=rows < seq_len_q)
+
+
+def forward(
+    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
+) -> AttentionOutput:
+    """Attention by FlashAttention v2; see kernels.kernel.Kernel. The lse is always written: it costs nothing."""
+    assert tiles is not None
+    q, k, v = operands.q, operands.k, operands.v
+    out = torch.empty(q.shape, dtype=operands.dtype, device=q.device)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    heads_in_all = problem.batch * problem.num_heads
+    bytes_a_head = 2 * problem.seq_len_kv * problem.head_dim * q.element_size()
+    heads_per_section = max(1, min(heads_in_all, _SECTION_BYTES // bytes_a_head))
+    grid = (triton.cdiv(problem.seq_len_q, tiles.block_m) * heads_in_all,)
+    launch(
+        flash_v2_forward, grid, q, k, v, out, lse, problem.sm_scale * LOG2_E, problem.num_heads, problem.num_kv_heads,
+        heads_in_all, heads_per_section, problem.seq_len_q, problem.seq_len_kv,
+        HEAD_DIM=problem.head_dim, PADDED_DIM=problem.padded_head_dim, BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n,
+        CAUSAL=problem.causal, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+    return AttentionOutput(out, lse)

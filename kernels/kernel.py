@@ -1,0 +1,81 @@
+"""The contract of a version: what every flash_* module, native and the peers offer. Needs torch, not Triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from kernels.problem import AttentionProblem, Precision, TileConfig
+
+TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Launcher(Protocol):
+    """Takes a Triton kernel to the GPU, the interpreter or only the compiler: see kernels.launch."""
+
+    has_tma: bool
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+        """Launch kernel on grid; options are its constants, num_warps and num_stages."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a forward reads. q (batch, num_heads, seq_len_q, head_dim); k, v (batch, num_kv_heads, seq_len_kv, head_dim).
+
+    With FP8 (q_scale is not None) q, k, v are e4m3 as kernels.quantize stores them: K's rows reordered inside each 16,
+    v (batch, num_kv_heads, head_dim, seq_len_kv), K and V with seq_len_kv rounded up to 16. q_scale, k_scale: float32,
+    one a stored row; v_scale: one a channel, (batch, num_kv_heads, head_dim). lse_shift: what smoothing K took off the lse.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    dtype: torch.dtype
+    q_scale: torch.Tensor | None = None
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
+    lse_shift: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AttentionOutput:
+    """out: (batch, num_heads, seq_len_q, head_dim) in the problem's dtype; lse: float32, natural log, without head_dim.
+
+    lse is None where the implementation does not give one unless asked (native), or never does (some peers).
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor | None
+
+
+class Kernel(Protocol):
+    """A version, found by name through kernels.registry.load; a module with these functions fulfils it."""
+
+    def prepare(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, precision: Precision, launch: Launcher) -> Operands:
+        """Everything that may be done once for given tensors, and is timed apart: the FP8 quantisation pre-pass."""
+
+    def forward(
+        self, operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
+    ) -> AttentionOutput:
+        """The attention itself: what is timed. Allocates its output, launches, returns without waiting."""
+
+
+def require_layout(problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Raise ValueError, in one sentence, unless the tensors have the problem's shapes and lie contiguous in memory."""
+    expected_q = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
+    expected_kv = (problem.batch, problem.num_kv_heads, problem.seq_len_kv, problem.head_dim)
+    for name, tensor, expected in (("q", q, expected_q), ("k", k, expected_kv), ("v", v, expected_kv)):
+        if tuple(tensor.shape) != expected:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, the problem asks for {expected}.")
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"{name} is not contiguous: (batch, heads, seq_len, head_dim) must be row-major; call .contiguous()."
+            )
+
+
+def as_given(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _precision: Precision, _launch: Launcher) -> Operands:
+    """The prepare() of a version that reads q, k and v as they are."""
+    return Operands(q, k, v, dtype=q.dtype)

@@ -1,0 +1,76 @@
+"""Two ways to launch a Triton kernel: on the GPU (or the interpreter), or no further than the compiler."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from kernels.architecture import architecture
+
+
+class Launch:
+    """Launch for real; remembers what was compiled, newest last, in `compiled` (empty in the interpreter)."""
+
+    def __init__(self, has_tma: bool | None = None) -> None:
+        self.has_tma = _local_gpu_has_tma() if has_tma is None else has_tma
+        self.compiled: dict[str, Any] = {}
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+        compiled = kernel[grid](*args, **options)
+        if compiled is not None:
+            self.compiled[kernel.__name__] = compiled
+
+
+class CompileOnly:
+    """Compile exactly what a real launch of the same arguments would, for any GPU, on a machine that has none.
+
+    The tensors may be on torch's meta device: their addresses then count as aligned, as fresh allocations are.
+    """
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+        self.has_tma = architecture(capability).tma
+        self.compiled: dict[str, Any] = {}
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+        with _compiling_for(self.capability):
+            self.compiled[kernel.__name__] = kernel.warmup(*args, grid=grid, **options)
+
+
+def _local_gpu_has_tma() -> bool:
+    """The interpreter, where there is no GPU to ask, serves descriptors too."""
+    if not torch.cuda.is_available():
+        return True
+    major, minor = torch.cuda.get_device_capability()
+    return architecture(major * 10 + minor).tma
+
+
+class _TargetOnly:
+    """The part of a Triton driver that compiling asks for. A target is a device of its own, so that caches do not mix."""
+
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._capability, 32)
+
+    def get_current_device(self) -> int:
+        return 1000 + self._capability
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+
+@contextmanager
+def _compiling_for(capability: int):
+    driver = triton.runtime.driver
+    before = driver._active  # no public way to ask without creating a driver, which fails where there is no GPU
+    driver.set_active(_TargetOnly(capability))
+    try:
+        yield
+    finally:
+        driver.set_active(before)

@@ -1,0 +1,150 @@
+"""What is computed, and with which tiles: AttentionProblem, TileConfig, Precision. Pure: neither torch nor Triton."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+HEAD_DIMS = (16, 32, 64, 80, 96, 128, 256)
+BLOCK_SIZES = (16, 32, 64, 128, 256, 512)
+NUM_WARPS = (1, 2, 4, 8, 16)
+NUM_STAGES = (1, 2, 3, 4, 5, 6)
+MAX_SEQ_LEN = 1 << 24
+
+Dtype = Literal["bf16", "fp16"]
+Fp8Scale = Literal["token", "block"]
+LoopOrder = Literal["query", "key"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
+FP8_SCALES: tuple[str, ...] = get_args(Fp8Scale)
+LOOP_ORDERS: tuple[str, ...] = get_args(LoopOrder)
+
+
+class Frozen(BaseModel):
+    """A value that cannot change, takes no unknown field, converts no type and holds no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    return ", ".join(str(value) for value in values[:-1]) + f" or {values[-1]}"
+
+
+def _require_one_of(name: str, value: int, allowed: tuple[int, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} = {value} is not possible: it can be {_listed(allowed)}.")
+
+
+def _require_between(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} = {value} is not possible: it can be {low} to {high}.")
+
+
+class AttentionProblem(Frozen):
+    """One attention forward: out = softmax(q kᵀ · sm_scale) v, per batch and head.
+
+    Shapes: q (batch, num_heads, seq_len_q, head_dim); k, v (batch, num_kv_heads, seq_len_kv, head_dim). Query head h
+    reads key-value head h // (num_heads / num_kv_heads). Causal is aligned bottom-right: query i sees key j when
+    j ≤ i + seq_len_kv − seq_len_q, so a query may see nothing (then out is 0 and lse −inf).
+    Raises ValueError (inside pydantic's) that names the value and what is allowed.
+    """
+
+    batch: int = 1
+    num_heads: int = 16
+    num_kv_heads: int = 16
+    seq_len_q: int
+    seq_len_kv: int
+    head_dim: int = 128
+    causal: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> AttentionProblem:
+        _require_between("batch", self.batch, 1, 65536)
+        _require_between("num_heads", self.num_heads, 1, 1024)
+        _require_between("num_kv_heads", self.num_kv_heads, 1, self.num_heads)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads = {self.num_kv_heads} is not possible: num_heads = {self.num_heads} must be a multiple of it."
+            )
+        _require_between("seq_len_q", self.seq_len_q, 1, MAX_SEQ_LEN)
+        _require_between("seq_len_kv", self.seq_len_kv, 1, MAX_SEQ_LEN)
+        _require_one_of("head_dim", self.head_dim, HEAD_DIMS)
+        return self
+
+    @property
+    def sm_scale(self) -> float:
+        """1 / sqrt(head_dim), the factor on the scores."""
+        return self.head_dim**-0.5
+
+    @property
+    def visible_pairs(self) -> float:
+        """(query, key) pairs of one head that are not masked; when causal N² / 2, the papers' convention."""
+        if not self.causal:
+            return float(self.seq_len_q) * self.seq_len_kv
+        if self.seq_len_q <= self.seq_len_kv:
+            return self.seq_len_q * (self.seq_len_kv - self.seq_len_q / 2)
+        return self.seq_len_kv**2 / 2
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the two products, 4 · batch · num_heads · pairs · head_dim (FA2 paper, section 4)."""
+        return 4.0 * self.batch * self.num_heads * self.visible_pairs * self.head_dim
+
+    @property
+    def padded_head_dim(self) -> int:
+        """The power of two that a tile's inner side has: 80 and 96 are padded to 128."""
+        return 1 << (self.head_dim - 1).bit_length()
+
+    @property
+    def title(self) -> str:
+        """Words for a heading: '16,384 tokens · head_dim 128 · causal'."""
+        length = f"{self.seq_len_q:,}" if self.seq_len_q == self.seq_len_kv else f"{self.seq_len_q:,} × {self.seq_len_kv:,}"
+        return f"{length} {'token' if length == '1' else 'tokens'} · head_dim {self.head_dim}" + (
+            " · causal" if self.causal else ""
+        )
+
+
+class Precision(Frozen):
+    """Number formats: inputs and output in dtype; with fp8, Q, K, V and P enter the products as e4m3 (largest value 448).
+
+    fp8_scale: one scale a token (row of Q, K) or a block of 64 tokens; V has one a channel. smooth_k subtracts K's mean
+    over the tokens before it is quantised, which the softmax does not notice (SageAttention, section 4.2).
+    """
+
+    dtype: Dtype = "bf16"
+    fp8: bool = False
+    fp8_scale: Fp8Scale = "token"
+    smooth_k: bool = True
+
+    @property
+    def title(self) -> str:
+        """Words for a heading: 'bf16' or 'FP8'."""
+        return "FP8" if self.fp8 else self.dtype
+
+
+class TileConfig(Frozen):
+    """How the work is cut: BLOCK_M queries by BLOCK_N keys a tile, warps a program, loads in flight (stages).
+
+    loop_order is read by v1 alone: 'query' runs a program per query tile, 'key' the paper's Algorithm 1.
+    Raises ValueError (inside pydantic's) that names the value and what is allowed.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    loop_order: LoopOrder = "query"
+
+    @model_validator(mode="after")
+    def _possible(self) -> TileConfig:
+        _require_one_of("BLOCK_M", self.block_m, BLOCK_SIZES)
+        _require_one_of("BLOCK_N", self.block_n, BLOCK_SIZES)
+        _require_one_of("num_warps", self.num_warps, NUM_WARPS)
+        _require_one_of("num_stages", self.num_stages, NUM_STAGES)
+        return self
+
+    @property
+    def title(self) -> str:
+        """Words for a caption: '128 × 64, 8 warps, 3 stages'."""
+        order = ", key-outer" if self.loop_order == "key" else ""
+        return f"{self.block_m} × {self.block_n}, {self.num_warps} warps, {self.num_stages} stages{order}"

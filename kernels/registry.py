@@ -1,0 +1,205 @@
+"""What versions there are, what each can do and with which tiles it starts, without importing any of them. Pure."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernels.architecture import Architecture
+from kernels.default_tiles import tiles_to_start_with
+from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
+
+if TYPE_CHECKING:
+    from kernels.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class Idea:
+    """One named idea of a version: what it changes, and where it was published."""
+
+    name: str
+    what: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Version:
+    """A row of the registry. module is imported by load(); is_peer marks what a user would pick instead of ours."""
+
+    name: str
+    title: str
+    module: str
+    summary: str
+    ideas: tuple[Idea, ...] = ()
+    has_tiles: bool = True
+    has_fp8: bool = False
+    has_loop_order: bool = False
+    is_peer: bool = False
+    interpretable: bool = True
+
+
+class Refused(ValueError):
+    """A request that cannot work, said in one sentence before anything is launched.
+
+    needs and has are in `unit`; cure is the nearest tile configuration that works, where one was found.
+    """
+
+    def __init__(
+        self,
+        sentence: str,
+        needs: float | None = None,
+        has: float | None = None,
+        unit: str = "",
+        cure: TileConfig | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.sentence, self.needs, self.has, self.unit, self.cure = sentence, needs, has, unit, cure
+
+
+_DAO_2022 = "Dao et al. 2022, arXiv 2205.14135"
+_DAO_2023 = "Dao 2023, arXiv 2307.08691"
+_SHAH_2024 = "Shah et al. 2024, arXiv 2407.08608"
+
+VERSIONS: dict[str, Version] = {
+    version.name: version
+    for version in (
+        Version(
+            "native",
+            "PyTorch native",
+            "kernels.native",
+            "Three PyTorch calls; the whole score matrix S goes through memory.",
+            has_tiles=False,
+        ),
+        Version(
+            "v1",
+            "FlashAttention v1",
+            "kernels.flash_v1",
+            "Online softmax, a tile at a time; O is renormalised after every tile, every tile is computed.",
+            (
+                Idea("online softmax", "running maximum m and sum l replace the score matrix", f"{_DAO_2022}, section 3.1"),
+                Idea("tiling", "Q, K, V pass through shared memory tile by tile", f"{_DAO_2022}, Algorithm 1"),
+            ),
+            has_loop_order=True,
+        ),
+        Version(
+            "v2",
+            "FlashAttention v2",
+            "kernels.flash_v2",
+            "O is normalised once, at the end; tiles above the diagonal are never visited; heaviest blocks first.",
+            (
+                Idea("late normalisation", "O stays unscaled until the last tile", f"{_DAO_2023}, section 3.1.1"),
+                Idea(
+                    "parallel over queries", "one program a query tile, so that few heads fill the GPU",
+                    f"{_DAO_2023}, section 3.2",
+                ),
+                Idea(
+                    "causal skip", "tiles above the diagonal are not visited, full tiles not masked",
+                    f"{_DAO_2023}, section 3.1.1",
+                ),
+                Idea("exp2", "the scale times log2(e) is folded into one multiply-add", f"{_DAO_2023}, section 3.1"),
+                Idea(
+                    "heaviest first", "causal blocks with most tiles start first, which shortens the tail",
+                    "LPT scheduling, Graham 1969",
+                ),
+            ),
+        ),
+        Version(
+            "v3",
+            "FlashAttention v3",
+            "kernels.flash_v3",
+            "Tiles arrive by asynchronous copies while the last one is computed; FP8 with a scale a token.",
+            (
+                Idea(
+                    "asynchronous loads", "the copy engine fills the next tiles under this one's products",
+                    f"{_SHAH_2024}, section 3.1",
+                ),
+                Idea(
+                    "FP8", "e4m3 operands with real scales; V is written transposed by the pre-pass",
+                    f"{_SHAH_2024}, section 3.3",
+                ),
+            ),
+            has_fp8=True,
+        ),
+        Version(
+            "sdpa-cudnn", "cuDNN (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, cuDNN backend.",
+            has_tiles=False, is_peer=True, interpretable=False,
+        ),
+        Version(
+            "sdpa-flash", "FA2 (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, FlashAttention-2 backend.",
+            has_tiles=False, is_peer=True, interpretable=False,
+        ),
+        Version(
+            "fa3", "FA3", "kernels.peers", "The FlashAttention-3 authors' own Hopper kernels, package fa3-fwd.",
+            has_tiles=False, is_peer=True, interpretable=False,
+        ),
+    )
+}  # fmt: skip
+
+OUR_VERSIONS = tuple(name for name, version in VERSIONS.items() if not version.is_peer)
+PEERS = tuple(name for name, version in VERSIONS.items() if version.is_peer)
+
+
+def load(name: str) -> Kernel:
+    """Import a version and return it.
+
+    Raises ValueError naming the versions there are; ImportError where it needs what is not installed.
+    """
+    module = importlib.import_module(version(name).module)
+    return module.peer(name) if VERSIONS[name].is_peer else module
+
+
+def version(name: str) -> Version:
+    """The registry's row of a name. Raises ValueError naming the versions there are."""
+    if name not in VERSIONS:
+        raise ValueError(f"kernel = {name} is not known: it can be {', '.join(VERSIONS)}.")
+    return VERSIONS[name]
+
+
+def default_tiles(
+    name: str, problem: AttentionProblem, precision: Precision, arch: Architecture, loop_order: LoopOrder = "query"
+) -> TileConfig | None:
+    """The tiles a version starts with on this problem and architecture, or None where it has no tiles to choose.
+
+    On Hopper the best of a search on an H200 (kernels/MEASURED.md) among those without spills; elsewhere what compiles
+    without spills and fits.
+    """
+    return tiles_to_start_with(name, problem, precision, arch, loop_order) if version(name).has_tiles else None
+
+
+def refuse(
+    name: str, problem: AttentionProblem, precision: Precision, tiles: TileConfig | None, arch: Architecture | None
+) -> None:
+    """Raise Refused, in one sentence, when a request cannot work; arch None is the interpreter, which has no limits.
+
+    What only the compiler knows (shared memory, registers) is refused after compiling, before the launch.
+    """
+    entry = version(name)
+    if precision.fp8 and not entry.has_fp8:
+        raise Refused(f"FP8 is not possible with {name}: only v3 has it.")
+    if entry.has_tiles and tiles is None:
+        raise Refused(f"{name} needs block_m, block_n, num_warps and num_stages.")
+    if tiles is not None and tiles.loop_order == "key" and not entry.has_loop_order:
+        raise Refused(f"loop_order = key is not possible with {name}: only v1 has Algorithm 1's key-outer order.")
+    if arch is None and not entry.interpretable:
+        raise Refused(f"{name} is not possible in the interpreter: it is a library for the GPU.")
+    if precision.fp8:
+        _refuse_fp8(problem, tiles, arch)
+
+
+def _refuse_fp8(problem: AttentionProblem, tiles: TileConfig | None, arch: Architecture | None) -> None:
+    if arch is not None and not arch.fp8:
+        raise Refused(
+            f"FP8 is not possible on sm_{arch.capability} ({arch.name}): its matrix units take e4m3 from sm_89 (Ada) on.",
+            needs=89, has=arch.capability, unit="sm",
+        )  # fmt: skip
+    if problem.head_dim < 32:
+        raise Refused(
+            f"head_dim = {problem.head_dim} is not possible with FP8: an 8-bit product needs at least 32.",
+            needs=32, has=problem.head_dim, unit="elements",
+        )  # fmt: skip
+    if tiles is not None and tiles.block_n < 32:
+        raise Refused(
+            f"BLOCK_N = {tiles.block_n} is not possible with FP8: an 8-bit product needs at least 32 keys a tile.",
+            needs=32, has=tiles.block_n, unit="keys", cure=tiles.model_copy(update={"block_n": 32}),
+        )  # fmt: skip

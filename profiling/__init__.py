@@ -1,0 +1,1 @@
+"""Measuring. Knows the kernels; nothing of Streamlit."""

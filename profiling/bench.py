@@ -1,0 +1,74 @@
+"""What a job needs of the device it runs on; GpuBench and InterpreterBench fulfil it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from kernels.architecture import Architecture
+from kernels.kernel import AttentionOutput
+from profiling.case import Case, Inputs
+from profiling.records import Environment, Phase, PhaseSpan, Provenance, Timeline
+
+Say = Callable[[Phase, str, int, int], None]
+"""say(phase, text, done, total): progress for the page."""
+_DRAWN_ON_CPU = 1 << 24
+
+
+class Bench(Protocol):
+    """A device with its instruments. All methods may raise what the kernels raise."""
+
+    environment: Environment
+    device: torch.device
+    provenance: Provenance
+    arch: Architecture | None
+
+    def begin_job(self) -> None:
+        """Look at the device before anything of the job runs on it, and start the instruments."""
+
+    def end_job(self) -> None:
+        """Stop the instruments."""
+
+    def refuse_if_too_large(self, case: Case) -> None:
+        """Raise Refused when the request needs more memory than there is."""
+
+    def begin_case(self, case: Case) -> None:
+        """Start what can go on beside the rest."""
+
+    def first_run(self, case: Case, say: Say) -> AttentionOutput:
+        """The first launch, finished. On the interpreter it is the only one, and its time is kept."""
+
+    def time(self, cases: Sequence[Case], inputs_of: Callable[[Case], Inputs], say: Say) -> None:
+        """Time the cases that are right, interleaved."""
+
+    def take_memory(self, case: Case) -> None:
+        """What one launch allocates."""
+
+    def observe(self, case: Case) -> None:
+        """Launch for a while under the sampler's eyes, untimed."""
+
+    def report_compiler(self, case: Case) -> None:
+        """What the compiler made of the kernel."""
+
+    def sample(self, on: bool) -> None:
+        """Let the sampler read, or make it pause."""
+
+    def timeline(self, start: float, spans: tuple[PhaseSpan, ...]) -> Timeline | None:
+        """What was sampled since start."""
+
+
+def draw_inputs(case: Case, device: torch.device) -> Inputs:
+    """q, k and v, seeded N(0, 1) in the request's dtype: on the CPU when small, so that they are the same everywhere."""
+    problem, dtype = case.problem, getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[case.precision.dtype])
+    query = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
+    key = (problem.batch, problem.num_kv_heads, problem.seq_len_kv, problem.head_dim)
+    elements = torch.Size(query).numel() + 2 * torch.Size(key).numel()
+    drawn_on = torch.device("cpu") if elements <= _DRAWN_ON_CPU else device
+    generator = torch.Generator(drawn_on).manual_seed(case.request.seed)
+
+    def draw(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=drawn_on, dtype=torch.float32).to(dtype).to(device)
+
+    return draw(query), draw(key), draw(key)

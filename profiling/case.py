@@ -1,0 +1,123 @@
+"""One request on its way through a job, and the measurement that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from kernels.architecture import Architecture, architecture
+from kernels.kernel import AttentionOutput, Kernel, Launcher, Operands
+from kernels.problem import AttentionProblem, Precision, TileConfig
+from kernels.registry import Version, default_tiles, load, refuse, version
+from profiling.records import (
+    Accuracy,
+    CompileReport,
+    Environment,
+    Flag,
+    JobError,
+    Latency,
+    Measurement,
+    Memory,
+    RunRequest,
+    Timeline,
+)
+
+DEFAULT_CAPABILITY = 90
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass
+class Case:
+    """A request and what is known of it so far. error set: it is given up, and the job's other cases go on."""
+
+    index: int
+    request: RunRequest
+    tiles: TileConfig | None = None
+    entry: Version | None = None
+    kernel: Kernel | None = None
+    launch: Launcher | None = None
+    operands: Operands | None = None
+    first_launch_ms: float | None = None
+    accuracy: Accuracy | None = None
+    latency: Latency | None = None
+    with_prepass: Latency | None = None
+    memory: Memory | None = None
+    compiled: tuple[CompileReport, ...] = ()
+    flags: list[Flag] = field(default_factory=list)
+    error: JobError | None = None
+
+    @property
+    def problem(self) -> AttentionProblem:
+        """The request's."""
+        return self.request.problem
+
+    @property
+    def precision(self) -> Precision:
+        """The request's."""
+        return self.request.precision
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the output was checked and passed: only then is it timed."""
+        return self.accuracy is not None and self.accuracy.passed
+
+    def wants(self, *probes: str) -> bool:
+        """Whether the request asks for one of these."""
+        return any(probe in self.request.probes for probe in probes)
+
+    def admit(self, arch: Architecture | None) -> None:
+        """Settle the tiles; arch None is the interpreter. Raises ValueError, or Refused, for what cannot work."""
+        self.entry = version(self.request.kernel)
+        shown_for = arch or architecture(self.request.compile_for or DEFAULT_CAPABILITY)
+        if self.entry.has_tiles:
+            self.tiles = self.request.tiles or default_tiles(self.entry.name, self.problem, self.precision, shown_for)
+        refuse(self.entry.name, self.problem, self.precision, self.tiles, arch)
+
+    def load(self) -> None:
+        """Import the kernel. Raises ImportError where it needs what is not installed."""
+        self.kernel = load(self.request.kernel)
+        if self.entry.has_tiles:
+            # kernels.launch imports Triton, which native and the peers do without.
+            from kernels.launch import Launch
+
+            self.launch = Launch()
+
+    def prepare(self, inputs: Inputs) -> None:
+        """The pre-pass: the FP8 operands, or the inputs as they are."""
+        self.operands = self.kernel.prepare(*inputs, self.precision, self.launch)
+
+    def forward(self) -> AttentionOutput:
+        """The attention, as it is checked and timed. native gives lse only in a pass of its own, which is left out."""
+        return self.kernel.forward(self.operands, self.problem, self.tiles, self.launch, with_lse=self.entry.has_tiles)
+
+    def prepare_and_forward(self, inputs: Inputs) -> Callable[[], AttentionOutput]:
+        """A run of both, on operands of its own."""
+
+        def run() -> AttentionOutput:
+            operands = self.kernel.prepare(*inputs, self.precision, self.launch)
+            return self.kernel.forward(operands, self.problem, self.tiles, self.launch, with_lse=self.entry.has_tiles)
+
+        return run
+
+    def measurement(
+        self, environment: Environment, started_at: str, duration_s: float, timeline: Timeline | None
+    ) -> Measurement:
+        """The record. A speed without a passed check is left out, whatever was timed."""
+        return Measurement(
+            request=self.request,
+            tiles=self.tiles,
+            environment=environment,
+            started_at=started_at,
+            duration_s=duration_s,
+            first_launch_ms=self.first_launch_ms,
+            accuracy=self.accuracy,
+            latency=self.latency if self.is_right else None,
+            with_prepass=self.with_prepass if self.is_right else None,
+            memory=self.memory,
+            timeline=timeline,
+            compiled=self.compiled,
+            flags=tuple(self.flags),
+            error=self.error,
+        )

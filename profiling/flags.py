@@ -1,0 +1,172 @@
+"""The words beside a number: what was looked at, whether it was well, and how that is known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiling.records import Flag, Latency
+
+FEWEST_SAMPLES = 10
+LOW_CLOCK = 0.75
+_STEADY = 0.03
+# Data sheets give the peak at the boost clock; a GPU may run a little above it (an H200 at 1,980 of 1,830 MHz).
+_ABOVE_DATA_SHEET = 1.1
+_BUSY_PERCENT = 10
+
+
+def samples_flag(latency: Latency) -> Flag | None:
+    """Too few launches to say how they scatter; None when there are enough."""
+    if latency.n >= FEWEST_SAMPLES:
+        return None
+    return Flag(
+        name="too few samples",
+        severity="caution",
+        short=f"{latency.n} samples",
+        sentence=f"Only {latency.n} launches were timed: a median of fewer than {FEWEST_SAMPLES} can be far off.",
+    )
+
+
+def flush_flag() -> Flag:
+    """How the launches were timed."""
+    return Flag(
+        name="cold",
+        severity="ok",
+        short="L2 flushed",
+        sentence="The L2 cache was overwritten before each launch, so that every launch reads its inputs from memory.",
+    )
+
+
+def peak_flag(
+    flops: float,
+    input_bytes: int,
+    latency: Latency,
+    peak_tflops: float | None,
+    peak_bytes_per_s: float | None,
+    measured_tflops: float | None = None,
+) -> Flag:
+    """Whether the fastest launch is possible: no more operations and input bytes a second than the device can do.
+
+    Without a data sheet, measured_tflops (the device's own large matrix product) stands in, with more room above it.
+    """
+    seconds = latency.quantile_ms(0.0) / 1000.0
+    limit = peak_tflops * _ABOVE_DATA_SHEET if peak_tflops else (measured_tflops * 1.5 if measured_tflops else None)
+    if seconds <= 0.0:
+        return Flag(name="implausible", severity="bad", short="implausible", sentence="A launch took no time at all.")
+    tflops, bytes_per_s = flops / seconds / 1e12, input_bytes / seconds
+    if limit is not None and tflops > limit:
+        return Flag(
+            name="implausible",
+            severity="bad",
+            short="implausible",
+            sentence=f"The fastest launch makes {tflops:,.0f} TFLOP/s, more than this device can do ({limit:,.0f}).",
+        )
+    if peak_bytes_per_s is not None and bytes_per_s > peak_bytes_per_s * _ABOVE_DATA_SHEET:
+        return Flag(
+            name="implausible",
+            severity="bad",
+            short="implausible",
+            sentence=f"The fastest launch reads {bytes_per_s / 1e12:.2f} TB/s; memory gives {peak_bytes_per_s / 1e12:.2f}.",
+        )
+    if limit is None:
+        return Flag(
+            name="peak unknown",
+            severity="info",
+            short="peak unknown",
+            sentence="The table of data sheets has no peak for this device, so that no launch can be called impossibly fast.",
+        )
+    return Flag(
+        name="below peak",
+        severity="ok",
+        short="below physical peak",
+        sentence=f"The fastest launch makes {tflops:,.0f} TFLOP/s of the {limit:,.0f} that no launch can pass.",
+    )
+
+
+def clock_flag(clocks_mhz: Sequence[float | None], max_mhz: float | None, reason: str) -> Flag:
+    """How the SM clock stood right after each round; reason is NVML's when it could not be read."""
+    known = [clock for clock in clocks_mhz if clock is not None]
+    if not known:
+        return Flag(
+            name="clock unknown", severity="info", short="clock unknown", sentence=f"The SM clock was not read: {reason}."
+        )
+    low, high = min(known), max(known)
+    span = f"{high:,.0f} MHz" if low == high else f"{low:,.0f} to {high:,.0f} MHz"
+    if max_mhz is not None and low < LOW_CLOCK * max_mhz:
+        return Flag(
+            name="low clock",
+            severity="caution",
+            short=f"low clock {low:,.0f} MHz",
+            sentence=f"After a round the SM clock stood at {low:,.0f} MHz, below 75 % of the {max_mhz:,.0f} MHz it can reach.",
+        )
+    if high - low > _STEADY * high:
+        return Flag(
+            name="clock moved",
+            severity="info",
+            short=f"clock {span}",
+            sentence=f"After the rounds the SM clock stood at {span}: part of the scatter is the clock's.",
+        )
+    return Flag(
+        name="clock steady",
+        severity="ok",
+        short=f"clock steady {high:,.0f} MHz",
+        sentence=f"After each round the SM clock stood at {span}.",
+    )
+
+
+def throttle_flag(reasons: Sequence[tuple[str, ...] | None]) -> Flag | None:
+    """What held the clocks down after some round, if anything did."""
+    held = sorted({reason for some in reasons if some for reason in some})
+    if not held:
+        return None
+    return Flag(
+        name="throttled",
+        severity="caution",
+        short=", ".join(held),
+        sentence=f"The clocks were held down while this was timed: {', '.join(held)}.",
+    )
+
+
+def busy_flag(others: int | None, utilisation_before: int | None, reason: str) -> Flag:
+    """Whether something else used the GPU; reason is NVML's when it does not show processes."""
+    if others:
+        count = "1 other process" if others == 1 else f"{others} other processes"
+        return Flag(name="busy", severity="caution", short="GPU shared", sentence=f"{count} held this GPU while it was timed.")
+    if others == 0:
+        return Flag(name="alone", severity="ok", short="alone on the GPU", sentence="NVML lists no other process on this GPU.")
+    if utilisation_before is not None and utilisation_before >= _BUSY_PERCENT:
+        return Flag(
+            name="busy",
+            severity="caution",
+            short="GPU was busy",
+            sentence=f"The GPU was in use {utilisation_before} % of the time just before this job; NVML does not show by whom.",
+        )
+    before = "" if utilisation_before is None else f" It was {utilisation_before} % busy just before this job."
+    return Flag(
+        name="busy unknown",
+        severity="info",
+        short="other processes unknown",
+        sentence=f"Whether other processes used the GPU is not known: {reason}.{before}",
+    )
+
+
+def lock_flag(reason: str | None) -> Flag | None:
+    """That another FlashScope process may have timed at the same time."""
+    if reason is None:
+        return None
+    return Flag(
+        name="not locked",
+        severity="caution",
+        short="GPU not locked",
+        sentence=f"Another FlashScope process may have timed on this GPU at the same time: {reason}.",
+    )
+
+
+def interpreter_flag(is_triton: bool) -> Flag:
+    """What a time on the interpreter's device is not; native runs there as PyTorch's own CPU code."""
+    ran = "Triton's interpreter ran the kernel" if is_triton else "PyTorch ran"
+    return Flag(
+        name="interpreted",
+        severity="info",
+        short="CPU interpreter: not GPU time",
+        sentence=f"{ran} on the CPU, once: the output is its own, the time says nothing of a GPU.",
+    )

@@ -1,0 +1,225 @@
+"""Memory: what a request will need, before anything is allocated; and what one launch really took.
+
+The estimate is arithmetic and needs no torch, so that the app can warn with it; take() imports torch when called.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernels.problem import AttentionProblem, TileConfig
+from kernels.registry import Refused
+from profiling.oracle_budget import reference_budget, rows_within
+from profiling.records import INTERPRETER, Memory, RunRequest
+
+if TYPE_CHECKING:
+    import torch
+
+    from profiling.nvml import Nvml
+    from profiling.sampler import Sampler
+
+FLUSH_BYTES = 256 << 20
+_REFERENCE_BLOCK_BYTES = 1 << 30
+_ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a request will hold at once (modelled).
+
+    scores: S and P, were they written out, which native does. copies: native's K and V repeated for every head, and its
+    mask. quantised: the FP8 operands and scales. reference: the float64 check. flush: the buffer that empties the L2 cache.
+    """
+
+    inputs_bytes: int
+    outputs_bytes: int
+    scores_bytes: int
+    writes_scores: bool
+    copies_bytes: int
+    quantised_bytes: int
+    reference_bytes: int
+    flush_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What must fit: the check and the launch do not overlap, the output does with both."""
+        launch = self.copies_bytes + self.flush_bytes + (self.scores_bytes if self.writes_scores else 0)
+        return self.inputs_bytes + self.outputs_bytes + self.quantised_bytes + max(launch, self.reference_bytes)
+
+
+def estimate(request: RunRequest, tiles: TileConfig | None = None, capability: int | None = None) -> MemoryEstimate:
+    """What a request needs on its device; capability is the GPU's, for how many rows the check computes there."""
+    problem, on_cpu = request.problem, request.device == INTERPRETER
+    queries = problem.batch * problem.num_heads * problem.seq_len_q
+    keys = problem.batch * problem.num_kv_heads * problem.seq_len_kv
+    pairs = queries * problem.seq_len_kv
+    is_native = request.kernel == "native"
+    elements = (queries + 2 * keys) * problem.head_dim
+    key_outer = tiles is not None and tiles.loop_order == "key"
+    copies = 0
+    if is_native:
+        copies = 2 * problem.batch * problem.num_heads * problem.seq_len_kv * problem.head_dim * _ELEMENT_BYTES
+        copies += problem.seq_len_q * problem.seq_len_kv if problem.causal else 0
+    elif key_outer:
+        copies = queries * (problem.head_dim + 2) * 4  # O, m and l in float32 between two key tiles
+    budget = reference_budget(None if on_cpu else (capability or 90))
+    return MemoryEstimate(
+        inputs_bytes=elements * _ELEMENT_BYTES,
+        outputs_bytes=queries * (problem.head_dim * _ELEMENT_BYTES + 4),
+        scores_bytes=2 * pairs * _ELEMENT_BYTES,
+        writes_scores=is_native,
+        copies_bytes=copies,
+        quantised_bytes=elements + 4 * (2 * queries + keys) if request.precision.fp8 else 0,
+        reference_bytes=_reference_bytes(problem, rows_within(problem, budget), elements if request.precision.fp8 else 0),
+        flush_bytes=0 if on_cpu else FLUSH_BYTES,
+    )
+
+
+def _reference_bytes(problem: AttentionProblem, rows: int, dequantised_elements: int) -> int:
+    """The float64 output and the differences of a batch entry; keys, values and a block of scores (three of them live)."""
+    out = 8 * problem.batch * problem.num_heads * rows * problem.head_dim
+    difference = 3 * 8 * problem.num_heads * rows * problem.head_dim
+    block = 3 * min(_REFERENCE_BLOCK_BYTES, 8 * rows * problem.seq_len_kv)
+    of_operands = out + 2 * 4 * dequantised_elements if dequantised_elements else 0
+    return out + difference + block + 2 * 8 * problem.seq_len_kv * problem.head_dim + of_operands
+
+
+def refuse_if_too_large(
+    request: RunRequest, tiles: TileConfig | None, has_bytes: int, device_name: str, capability: int | None = None
+) -> None:
+    """Raise Refused when a request needs more than has_bytes, naming both and the longest sequence that fits."""
+    need = estimate(request, tiles, capability)
+    if need.total_bytes <= has_bytes:
+        return
+    scores_alone = need.writes_scores and need.scores_bytes > has_bytes
+    needs = need.scores_bytes if scores_alone else need.total_bytes
+    what = " for S and P" if scores_alone else " in all"
+    name = "this machine" if request.device == INTERPRETER else f"this {device_name.removeprefix('NVIDIA ')}"
+    fits = _longest_that_fits(request, tiles, has_bytes, capability)
+    cure = "Nothing shorter fits." if fits is None else f"The longest power of two that fits is {fits:,} {_tokens(fits)}."
+    length = max(request.problem.seq_len_q, request.problem.seq_len_kv)
+    raise Refused(
+        f"{request.kernel} at {length:,} {_tokens(length)} needs {in_words(needs)}{what}; "
+        f"{name} has {in_words(has_bytes)} free. {cure}",
+        needs=float(needs),
+        has=float(has_bytes),
+        unit="bytes",
+    )
+
+
+def _longest_that_fits(request: RunRequest, tiles: TileConfig | None, has_bytes: int, capability: int | None) -> int | None:
+    problem = request.problem
+    length = 1 << (max(problem.seq_len_q, problem.seq_len_kv).bit_length() - 1)
+    while length:
+        sizes = {"seq_len_q": min(problem.seq_len_q, length), "seq_len_kv": min(problem.seq_len_kv, length)}
+        shorter = request.model_copy(update={"problem": problem.model_copy(update=sizes)})
+        if estimate(shorter, tiles, capability).total_bytes <= has_bytes:
+            return length
+        length //= 2
+    return None
+
+
+def _tokens(count: int) -> str:
+    return "token" if count == 1 else "tokens"
+
+
+def in_words(count: float) -> str:
+    """Bytes in binary units with three significant digits: '256 GiB', '65.0 MiB'."""
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            value = count / size
+            return f"{value:,.{max(0, 3 - len(str(int(value))))}f} {unit}"
+    return f"{count:.0f} B"
+
+
+def free_host_bytes() -> int | None:
+    """Host memory that can still be had, also inside a container's limit; None where the system does not tell."""
+    known = [value for value in (_free_by_kernel(), _free_by_cgroup()) if value is not None]
+    return min(known, default=None)
+
+
+def _free_by_kernel() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _free_by_cgroup() -> int | None:
+    folder = Path("/sys/fs/cgroup")
+    try:
+        return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def free_gpu_bytes(device: torch.device) -> int:
+    """What the driver has free, and what torch's allocator holds without using it."""
+    import torch
+
+    free, _total = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def take(run: Callable[[], object], need: MemoryEstimate, device: torch.device, nvml: Nvml, sampler: Sampler) -> Memory:
+    """One launch, with torch's allocator and NVML watched. The sampler must be running."""
+    import torch
+
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    begin, nvml_before = time.perf_counter(), nvml.memory_used_bytes()
+    torch.cuda.reset_peak_memory_stats(device)
+    allocated = torch.cuda.memory_allocated(device)
+    output = run()
+    torch.cuda.synchronize(device)
+    # torch's allocator gives nothing back by itself: what NVML sees now is what the launch had at its peak.
+    at_peak = [value for value in (nvml.memory_used_bytes(), sampler.peak_memory_bytes(begin)) if value is not None]
+    peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    del output
+    torch.cuda.empty_cache()
+    nvml_after = nvml.memory_used_bytes()
+    values = {
+        "nvml_used_before_bytes": nvml_before,
+        "nvml_used_peak_bytes": max(at_peak, default=None),
+        "nvml_used_after_bytes": nvml_after,
+    }
+    missing = {name: nvml.missing.get("memory", "NVML gave no reading") for name, value in values.items() if value is None}
+    if "memory_reserved" in nvml.missing:
+        missing["nvml_reserved"] = nvml.missing["memory_reserved"]
+    return Memory(
+        provenance="measured",
+        inputs_bytes=need.inputs_bytes,
+        outputs_bytes=need.outputs_bytes,
+        scores_bytes=need.scores_bytes,
+        torch_added_bytes=peak - allocated,
+        torch_peak_allocated_bytes=peak,
+        torch_peak_reserved_bytes=reserved,
+        missing=missing,
+        **values,
+    )
+
+
+def on_cpu(need: MemoryEstimate) -> Memory:
+    """The record of an interpreted run: sizes by arithmetic, as nobody counts the CPU's allocations."""
+    torch_says, nvml_says = "torch counts allocations on GPUs only", "the interpreter uses no GPU"
+    names = ("torch_added_bytes", "torch_peak_allocated_bytes", "torch_peak_reserved_bytes")
+    nvml_names = ("nvml_used_before_bytes", "nvml_used_peak_bytes", "nvml_used_after_bytes")
+    return Memory(
+        provenance="interpreted",
+        inputs_bytes=need.inputs_bytes,
+        outputs_bytes=need.outputs_bytes,
+        scores_bytes=need.scores_bytes,
+        missing=dict.fromkeys(names, torch_says) | dict.fromkeys(nvml_names, nvml_says),
+        **dict.fromkeys((*names, *nvml_names)),
+    )

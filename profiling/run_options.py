@@ -1,0 +1,187 @@
+"""The command line's options for a run: one per field of the request's records, and from them to requests."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from kernels.architecture import architecture
+from kernels.problem import AttentionProblem, Precision, TileConfig
+from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse, version
+from profiling.records import PROBES, DeviceFacts, RunRequest, first_sentence
+
+ON_GPU = {"num_heads": 16, "seq_len": 4096, "head_dim": 128}
+ON_INTERPRETER = {"num_heads": 2, "seq_len": 256, "head_dim": 64}
+COMPILE_FOR_WITHOUT_GPU = 90
+
+EXPLAINED = {
+    "batch": "sequences",
+    "num_heads": "query heads (16; in the interpreter 2)",
+    "num_kv_heads": "key-value heads, each shared by num_heads / num_kv_heads query heads (as many as num_heads)",
+    "seq_len_q": "queries (as --seq-len)",
+    "seq_len_kv": "keys and values (as --seq-len)",
+    "head_dim": "numbers a head has (128; in the interpreter 64)",
+    "causal": "a query sees no later key (no)",
+    "dtype": "format of the inputs and the output (bf16)",
+    "fp8": "e4m3 operands with scales, for the versions that have it (no)",
+    "fp8_scale": "with --fp8: a scale a token, or a block of 64 tokens (token)",
+    "smooth_k": "with --fp8: subtract K's mean before it is quantised (yes)",
+    "block_m": "queries a tile (the version's default)",
+    "block_n": "keys a tile (the version's default)",
+    "num_warps": "warps a program (the version's default)",
+    "num_stages": "loads in flight (the version's default)",
+    "loop_order": "v1 alone: a program a query tile, or the paper's Algorithm 1 (query)",
+    "compile_for": "compute capability of the compile report, 90 for sm_90 (the GPU's own; in the interpreter 90)",
+    "seed": "of the N(0, 1) inputs (0)",
+}
+GROUPS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("problem", AttentionProblem),
+    ("precision", Precision),
+    ("tiles", TileConfig),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command line asks for: requests on one device; left_out says of `all` which versions it is without, and why."""
+
+    requests: tuple[RunRequest, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Give a parser an option for every field of RunRequest. None means: not given."""
+    parser.add_argument(
+        "--kernel",
+        required=True,
+        help=f"{', '.join(VERSIONS)}; several with commas, or all (native to v3, and on a GPU the peers)",
+    )
+    for title, record in GROUPS:
+        group = parser.add_argument_group(title)
+        if record is AttentionProblem:
+            group.add_argument(
+                "--seq-len", type=_whole, metavar="N", help="tokens, queries and keys alike (4096; in the interpreter 256)"
+            )
+        for name, field in record.model_fields.items():
+            _add_field(group, name, field.annotation)
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--device", help="interpreter, or a GPU's UUID or its beginning (the first GPU; without one the interpreter)"
+    )
+    group.add_argument("--probes", help=f"what to take, with commas ({','.join(PROBES)})")
+    for name in ("compile_for", "seed"):
+        _add_field(group, name, int)
+
+
+def _add_field(group: argparse._ArgumentGroup, name: str, kind: Any) -> None:
+    option = f"--{name.replace('_', '-')}"
+    if kind is bool:
+        group.add_argument(option, action=argparse.BooleanOptionalAction, help=EXPLAINED[name])
+    elif get_origin(kind) is Literal:
+        group.add_argument(option, metavar=f"{{{','.join(get_args(kind))}}}", help=EXPLAINED[name])
+    else:
+        group.add_argument(option, type=_whole, metavar="N", help=EXPLAINED[name])
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text.replace("_", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def plan(options: argparse.Namespace, devices: tuple[DeviceFacts, ...]) -> Plan:
+    """From parsed options to requests. Raises ValueError, in one sentence, for what is not possible."""
+    device = _device(options.device, devices)
+    try:
+        problem = _problem(options, device)
+        return _requests(options, problem, device)
+    except ValidationError as error:
+        raise ValueError(first_sentence(error)) from None
+
+
+def _device(asked: str | None, devices: tuple[DeviceFacts, ...]) -> DeviceFacts:
+    if asked is None:
+        return devices[0]
+    found = [device for device in devices if device.id == asked or (device.kind == "gpu" and device.id.startswith(asked))]
+    if len(found) != 1:
+        raise ValueError(f"device = {asked} is not possible: it can be {' or '.join(device.id for device in devices)}.")
+    return found[0]
+
+
+def _given(options: argparse.Namespace, record: type[BaseModel]) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in record.model_fields if getattr(options, name, None) is not None}
+
+
+def _problem(options: argparse.Namespace, device: DeviceFacts) -> AttentionProblem:
+    usual = dict(ON_INTERPRETER if device.kind == "interpreter" else ON_GPU)
+    usual_seq_len = usual.pop("seq_len")
+    seq_len = usual_seq_len if options.seq_len is None else options.seq_len
+    values = {"seq_len_q": seq_len, "seq_len_kv": seq_len, **usual, **_given(options, AttentionProblem)}
+    return AttentionProblem(**{"num_kv_heads": values["num_heads"], **values})
+
+
+def _requests(options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts) -> Plan:
+    names, every = _names(options.kernel, device), options.kernel == "all"
+    _require_someone_has("fp8", options.fp8, [name for name in names if version(name).has_fp8], names)
+    _require_someone_has(
+        "loop_order", options.loop_order == "key", [name for name in names if version(name).has_loop_order], names
+    )
+    tile_option = next(iter(_given(options, TileConfig)), None)
+    _require_someone_has(tile_option, tile_option is not None, [name for name in names if version(name).has_tiles], names)
+    requests, left_out = [], []
+    for name in names:
+        try:
+            requests.append(_request(name, options, problem, device))
+        except Refused as refused:
+            if not every:
+                raise
+            left_out.append(refused.sentence)
+    if not requests:
+        raise ValueError(left_out[0])
+    return Plan(tuple(requests), tuple(left_out))
+
+
+def _names(asked: str, device: DeviceFacts) -> tuple[str, ...]:
+    if asked == "all":
+        return OUR_VERSIONS + (PEERS if device.kind == "gpu" else ())
+    names = tuple(version(name.strip()).name for name in asked.split(","))
+    return tuple(dict.fromkeys(names))
+
+
+def _require_someone_has(option: str | None, asked: bool | None, having: list[str], names: tuple[str, ...]) -> None:
+    """An option applies to the versions that have it; that none has it is a mistake."""
+    if asked and not having:
+        raise ValueError(f"--{option.replace('_', '-')} is not possible with {', '.join(names)}: it has no such choice.")
+
+
+def _request(name: str, options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts) -> RunRequest:
+    precision = Precision(**_given(options, Precision))
+    if not version(name).has_fp8:
+        precision = precision.model_copy(update={"fp8": False})
+    compile_for = options.compile_for
+    if device.kind == "interpreter" and compile_for is None:
+        compile_for = COMPILE_FOR_WITHOUT_GPU
+    capability = device.capability if device.kind == "gpu" else compile_for
+    arch = architecture(capability) if capability is not None else None
+    given = _given(options, TileConfig)
+    if not version(name).has_loop_order:
+        given.pop("loop_order", None)
+    tiles = default_tiles(name, problem, precision, arch, given.get("loop_order", "query")) if arch is not None else None
+    if tiles is not None:
+        tiles = TileConfig(**{**tiles.model_dump(), **given})
+    refuse(name, problem, precision, tiles, arch if device.kind == "gpu" else None)
+    probes = tuple(probe.strip() for probe in options.probes.split(",")) if options.probes is not None else PROBES
+    return RunRequest(
+        kernel=name,
+        problem=problem,
+        precision=precision,
+        tiles=tiles,
+        device=device.id,
+        compile_for=compile_for,
+        probes=probes,
+        seed=options.seed or 0,
+    )

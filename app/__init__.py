@@ -1,0 +1,1 @@
+"""The Streamlit app. Knows records and figures; never torch, Triton or NVML."""

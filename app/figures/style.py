@@ -1,0 +1,157 @@
+"""What all figures share: colours by role in both themes, the layout, notes, and the Chart that a module hands over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
+TRANSPARENT = "rgba(0,0,0,0)"
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours by role. work_lost: rescaling, tail, binding limit; here: what this page is about; refused: what cannot be."""
+
+    background: str
+    text: str
+    muted: str
+    line: str
+    grid: str
+    track: str
+    band: str
+    progress: str
+    work_lost: str
+    correct: str
+    here: str
+    refused: str
+    peer: str
+    native: str
+    v1: str
+    v2: str
+    v3: str
+
+    def version(self, name: str) -> str:
+        """The bar colour of a version; peers and unknown ones share the peers'."""
+        return {"native": self.native, "v1": self.v1, "v2": self.v2, "v3": self.v3}.get(name, self.peer)
+
+
+LIGHT = Palette(
+    background="#FFFFFF",
+    text="#0F1723",
+    muted="#566072",
+    line="#DDE3EA",
+    grid="#EDF0F4",
+    track="#E9EDF2",
+    band="#E3F0F8",
+    progress="#0072B2",
+    work_lost="#C04E00",
+    correct="#007A5A",
+    here="#C27400",
+    refused="#B3261E",
+    peer="#3A4454",
+    native="#8A94A3",
+    v1="#9CC7E6",
+    v2="#4A9BD0",
+    v3="#0072B2",
+)
+DARK = Palette(
+    background="#0E1420",
+    text="#E8EDF5",
+    muted="#9AA6B8",
+    line="#2B3749",
+    grid="#1A2333",
+    track="#1E2839",
+    band="#13293B",
+    progress="#56B4E9",
+    work_lost="#F0A860",
+    correct="#2FC79B",
+    here="#FFC247",
+    refused="#F2867D",
+    peer="#C3CCDA",
+    native="#6E7A8C",
+    v1="#2C5876",
+    v2="#3F86B4",
+    v3="#56B4E9",
+)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure with what must stand around it. table: the same numbers as rows of words, column name to cell."""
+
+    title: str
+    figure: go.Figure
+    provenance: str
+    caption: str
+    alt: str
+    table: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A chart that has no data, and the one line that stands in its place."""
+
+    title: str
+    reason: str
+
+
+def figure(palette: Palette, height: int, left: int = 0, right: int = 0, top: int = 24, bottom: int = 26) -> go.Figure:
+    """An empty figure in the house style: fixed margins, no zoom, quiet axes, no legend."""
+    axis: dict[str, Any] = {
+        "showline": False,
+        "zeroline": False,
+        "ticks": "",
+        "gridcolor": palette.grid,
+        "automargin": False,
+        "fixedrange": True,
+        "tickangle": 0,
+        "tickfont": {"size": 12, "color": palette.muted},
+    }
+    return go.Figure(
+        layout={
+            "height": height,
+            "margin": {"l": left, "r": right, "t": top, "b": bottom, "pad": 4},
+            "paper_bgcolor": TRANSPARENT,
+            "plot_bgcolor": TRANSPARENT,
+            "font": {"family": FONT, "size": 13, "color": palette.text},
+            "showlegend": False,
+            "hoverlabel": {
+                "bgcolor": palette.background,
+                "bordercolor": palette.line,
+                "font": {"size": 12, "color": palette.text},
+            },
+            "xaxis": axis,
+            "yaxis": axis,
+        }
+    )
+
+
+def note(fig: go.Figure, text: str, x: Any, y: Any, color: str, size: int = 12, bold: bool = False, **place: Any) -> None:
+    """Text in the figure, left-anchored and centred on (x, y) unless `place` says otherwise; on log axes x, y are log10."""
+    defaults = {"xref": "x", "yref": "y", "xanchor": "left", "yanchor": "middle", "xshift": 0, "yshift": 0}
+    words = f"<b>{text}</b>" if bold else text
+    fig.add_annotation(text=words, x=x, y=y, showarrow=False, font={"size": size, "color": color}, **{**defaults, **place})
+
+
+def vertical(fig: go.Figure, x: float, color: str, dash: str = "solid", width: float = 1.2) -> None:
+    """A line from the bottom of the plot to its top."""
+    fig.add_shape(type="line", x0=x, x1=x, y0=0, y1=1, yref="paper", line={"color": color, "width": width, "dash": dash})
+
+
+def spread(positions: list[float], gap: float, low: float, high: float) -> list[float]:
+    """Move labels apart so that neighbours keep `gap`, each as near to its own place as the order allows."""
+    order = sorted(range(len(positions)), key=positions.__getitem__)
+    placed = [min(max(positions[i], low), high) for i in order]
+    for k in range(1, len(placed)):
+        placed[k] = max(placed[k], placed[k - 1] + gap)
+    overflow = high
+    for k in reversed(range(len(placed))):
+        placed[k] = min(placed[k], overflow)
+        overflow = placed[k] - gap
+    result = [0.0] * len(positions)
+    for rank, i in enumerate(order):
+        result[i] = placed[rank]
+    return result

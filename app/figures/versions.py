@@ -1,0 +1,245 @@
+"""Versions beside each other on one problem: throughput as bars, peers as thin lines, the numbers in the right margin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from app import words
+from app.figures.style import Absent, Chart, Palette, figure, note
+from kernels.registry import VERSIONS
+from profiling.records import DeviceFacts, Measurement
+
+TITLE = "Versions on this problem"
+HEIGHT, ROW, RIGHT = 236, 42, 206
+_CHARACTER_SHARE = 0.026  # of the plot at its narrowest, about 240 px
+_COLUMNS = (("TFLOP/s", 0.36), ("median", 0.70), ("vs native", 1.0))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version's line: its numbers, or why it has none."""
+
+    kernel: str
+    label: str
+    tflops: float | None
+    spread: tuple[float, float]
+    median_ms: float | None
+    reason: str
+
+
+def chart(measurements: Sequence[Measurement], focus: str, palette: Palette) -> Chart | Absent:
+    """The chart of a job's measurements; focus is the version that is set in bold."""
+    rows = [_row(measurement) for measurement in measurements]
+    if len(rows) < 2:
+        return Absent(TITLE, "only one version ran; “Run all versions” puts native, v1, v2 and v3 side by side.")
+    timed = [row for row in rows if row.tflops is not None]
+    if not timed:
+        return Absent(TITLE, "no GPU time was taken; the interpreter's times say nothing about speed.")
+    native_ms = next((row.median_ms for row in rows if row.kernel == "native"), None)
+    device = measurements[0].environment.device
+    return Chart(
+        TITLE,
+        _figure(rows, native_ms, focus, _ceiling(device, measurements), palette),
+        "measured",
+        _caption(measurements, device),
+        "Throughput by version: " + ", ".join(f"{row.label} {words.three_digits(row.tflops)} TFLOP/s" for row in timed),
+        table(measurements),
+    )
+
+
+def table(measurements: Sequence[Measurement]) -> tuple[dict[str, str], ...]:
+    """Every version with its proof and its numbers, in words."""
+    rows = {measurement.request.kernel: _row(measurement) for measurement in measurements}
+    native_ms = rows["native"].median_ms if "native" in rows else None
+    cells = [_cells(measurement, rows[measurement.request.kernel], native_ms) for measurement in measurements]
+    used = [name for name in cells[0] if any(row[name] for row in cells)]
+    return tuple({name: row[name] for name in used} for row in cells)
+
+
+def _cells(measurement: Measurement, row: Row, native_ms: float | None) -> dict[str, str]:
+    accuracy, latency = measurement.accuracy, measurement.latency
+    wall = latency is not None and latency.provenance == "interpreted"
+    return {
+        "version": row.label,
+        "tiles": measurement.tiles.title if measurement.tiles else "",
+        "output": row.reason or "correct",
+        "rel. error": words.error(accuracy.relative_error) if accuracy and accuracy.relative_error is not None else "",
+        "TFLOP/s": words.three_digits(row.tflops) if row.tflops else "",
+        "median": words.milliseconds(latency.median_ms) + (" (interpreter)" if wall else "") if latency else "",
+        "p20 to p80": " to ".join(words.milliseconds(latency.quantile_ms(q)) for q in (0.2, 0.8))
+        if latency and latency.n > 1
+        else "",
+        "n": str(latency.n) if latency else "",
+        "vs native": words.times(native_ms / row.median_ms) if row.tflops and native_ms else "",
+    }
+
+
+def _row(measurement: Measurement) -> Row:
+    kernel = measurement.request.kernel
+    label = VERSIONS[kernel].title if kernel in VERSIONS and VERSIONS[kernel].is_peer else kernel
+    if measurement.tflops is None:
+        return Row(kernel, label, None, (0.0, 0.0), None, _reason(measurement))
+    flops, latency = measurement.request.problem.flops, measurement.latency
+    slow, fast = (flops / latency.quantile_ms(q) / 1e9 for q in (0.8, 0.2))
+    return Row(kernel, label, measurement.tflops, (slow, fast), latency.median_ms, "")
+
+
+def _reason(measurement: Measurement) -> str:
+    if measurement.error is not None:
+        return {"refused": "refused", "out_of_memory": "out of memory"}.get(measurement.error.kind, measurement.error.kind)
+    if measurement.accuracy is not None and not measurement.accuracy.passed:
+        return "WRONG"
+    return "" if measurement.latency is not None else "not timed"
+
+
+def _ceiling(device: DeviceFacts, measurements: Sequence[Measurement]) -> tuple[float, str] | None:
+    """The dotted line: what this GPU's own matrix product reached, else the data sheet's rate."""
+    if any(measurement.request.precision.fp8 for measurement in measurements):
+        return (device.peak_fp8_tflops, "data sheet") if device.peak_fp8_tflops else None
+    if device.measured_bf16_tflops:
+        return device.measured_bf16_tflops, "matmul"
+    return (device.peak_bf16_tflops, "data sheet") if device.peak_bf16_tflops else None
+
+
+def _figure(
+    rows: list[Row], native_ms: float | None, focus: str, ceiling: tuple[float, str] | None, palette: Palette
+) -> go.Figure:
+    ours = [row for row in rows if row.kernel not in VERSIONS or not VERSIONS[row.kernel].is_peer] or rows
+    peers = [row for row in rows if row not in ours and row.tflops is not None]
+    top_value = max([row.tflops or 0 for row in rows] + ([ceiling[0]] if ceiling else []))
+    levels = _levels(peers, top_value)
+    top = 28 + 15 * max(levels, default=0)
+    fig = figure(palette, max(HEIGHT, top + 26 + ROW * len(ours)), left=52, right=RIGHT, top=top)
+    _peer_lines(fig, peers, levels, top_value, palette)
+    _bars(fig, ours, palette)
+    _numbers(fig, ours, native_ms, focus, palette)
+    _axis(fig, top_value, ceiling, palette)
+    fig.update_yaxes(
+        tickvals=list(range(len(ours))),
+        ticktext=[words.plotly(row.label) for row in ours],
+        range=[-0.5, len(ours) - 0.5],
+        showgrid=False,
+        tickfont={"size": 13, "color": palette.text},
+    )
+    return fig
+
+
+def _levels(peers: list[Row], top_value: float) -> list[int]:
+    """A height for each peer's label, so that no two meet even where the plot is narrow."""
+    levels = [0] * len(peers)
+    last_right: dict[int, float] = {}
+    for i in sorted(range(len(peers)), key=lambda i: peers[i].tflops):
+        width = _CHARACTER_SHARE * len(_peer_label(peers[i]))
+        right = min(peers[i].tflops / top_value + width / 2, 1.0)
+        levels[i] = next(level for level in range(len(peers)) if right - width >= last_right.get(level, -1.0))
+        last_right[levels[i]] = right
+    return levels
+
+
+def _peer_label(peer: Row) -> str:
+    return f"{peer.label.removesuffix(' (SDPA)')} {words.three_digits(peer.tflops)}"
+
+
+def _peer_lines(fig: go.Figure, peers: list[Row], levels: list[int], top_value: float, palette: Palette) -> None:
+    for peer, level in zip(peers, levels, strict=True):
+        line = {"color": palette.peer, "width": 1.2}
+        fig.add_shape(type="line", x0=peer.tflops, x1=peer.tflops, y0=0, y1=1, yref="paper", line=line)
+        text = words.plotly(_peer_label(peer))
+        at_edge = peer.tflops / top_value + _CHARACTER_SHARE * len(text) / 2 > 1
+        note(
+            fig,
+            text,
+            1 if at_edge else peer.tflops,
+            1,
+            palette.text,
+            xref="paper" if at_edge else "x",
+            yref="paper",
+            xanchor="right" if at_edge else "center",
+            yanchor="bottom",
+            yshift=2 + 15 * level,
+        )
+
+
+def _bars(fig: go.Figure, rows: list[Row], palette: Palette) -> None:
+    timed = [(place, row) for place, row in enumerate(rows) if row.tflops is not None]
+    fig.add_bar(
+        y=[place for place, _ in timed],
+        x=[row.tflops for _, row in timed],
+        orientation="h",
+        width=0.46,
+        marker={"color": [palette.version(row.kernel) for _, row in timed]},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "color": palette.text,
+            "thickness": 1.2,
+            "width": 4,
+            "array": [row.spread[1] - row.tflops for _, row in timed],
+            "arrayminus": [row.tflops - row.spread[0] for _, row in timed],
+        },
+        hovertemplate="%{x:.3g} TFLOP/s<extra></extra>",
+    )
+
+
+def _numbers(fig: go.Figure, rows: list[Row], native_ms: float | None, focus: str, palette: Palette) -> None:
+    for heading, share in _COLUMNS:
+        note(
+            fig,
+            heading,
+            1,
+            1,
+            palette.muted,
+            xref="paper",
+            yref="paper",
+            xanchor="right",
+            yanchor="bottom",
+            xshift=RIGHT * share - 2,
+            yshift=2,
+        )
+    for place, row in enumerate(rows):
+        if row.tflops is None:
+            note(fig, row.reason, 1, place, palette.refused, size=13, xref="paper", xanchor="right", xshift=RIGHT - 2)
+            continue
+        versus = words.times(native_ms / row.median_ms) if native_ms else "–"
+        cells = (words.three_digits(row.tflops), words.milliseconds(row.median_ms), versus)
+        for cell, (_, share) in zip(cells, _COLUMNS, strict=True):
+            note(
+                fig,
+                cell,
+                1,
+                place,
+                palette.text,
+                size=13,
+                bold=row.kernel == focus,
+                xref="paper",
+                xanchor="right",
+                xshift=RIGHT * share - 2,
+            )
+
+
+def _axis(fig: go.Figure, top_value: float, ceiling: tuple[float, str] | None, palette: Palette) -> None:
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if top_value / step <= 5)
+    ticks = [step * k for k in range(int(top_value // step) + 1)]
+    labels = {float(tick): f"{tick:,}" for tick in ticks}
+    if ceiling is not None:
+        value, name = ceiling
+        fig.add_shape(
+            type="line", x0=value, x1=value, y0=0, y1=1, yref="paper", line={"color": palette.peer, "width": 1.2, "dash": "dot"}
+        )
+        labels = {tick: label for tick, label in labels.items() if abs(tick - value) > 0.24 * top_value}
+        labels[value] = f"{value:,.0f} {name}"
+    fig.update_xaxes(range=[0, top_value * 1.04], tickvals=list(labels), ticktext=list(labels.values()))
+
+
+def _caption(measurements: Sequence[Measurement], device: DeviceFacts) -> str:
+    latency = next(measurement.latency for measurement in measurements if measurement.tflops is not None)
+    rounds = len(set(latency.round_of.numpy().tolist()))
+    dotted = "dotted: this GPU's own large matrix product" if device.measured_bf16_tflops else "dotted: the data sheet"
+    flushed = ", L2 flushed" if latency.mode == "cold" else ""
+    return (
+        f"{rounds} interleaved rounds, {latency.n} launches a version{flushed}. Bar: median; whisker: p20 to p80. "
+        f"Lines: peers in the same job; {dotted}."
+    )

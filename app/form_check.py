@@ -1,0 +1,236 @@
+"""From what stands in the form to a request, or to one sentence per field that is wrong. Pure: nothing is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from app import programs, words
+from kernels.architecture import Architecture, architecture
+from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
+from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse
+from profiling import memory
+from profiling.records import DeviceFacts, RunRequest, first_sentence
+
+INTERPRETER_LIMIT_S = 20.0
+CAUTIOUS_TILE_MS = 15.0
+CPU_FLOP_PER_S = 1e10
+FIRST_RUN_S = 1.5  # a kernel's first tiles are slower, and the compile report is made beside them
+SEQ_LENS = tuple(2**power for power in range(6, 18))
+_COUNTS = {
+    "seq_len": "seq_len",
+    "head_dim": "head_dim",
+    "num_heads": "num_heads",
+    "num_kv_heads": "num_kv_heads",
+    "batch": "batch",
+}
+_FIELD_OF = {
+    "seq_len_q": "seq_len",
+    "BLOCK_M": "block_m",
+    "BLOCK_N": "block_n",
+    "FP8": "fp8",
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The form, judged. requests is empty when a field is wrong; errors maps a field to its sentence.
+
+    run_all: the same problem by every version the device can run. needed_bytes: what the run will allocate, modelled.
+    expected_s: how long the interpreter will take, None on a GPU.
+    """
+
+    request: RunRequest | None = None
+    run_all: tuple[RunRequest, ...] = ()
+    errors: dict[str, str] = field(default_factory=dict)
+    cure: TileConfig | None = None
+    needed_bytes: int | None = None
+    expected_s: float | None = None
+
+
+def check(values: dict[str, str | bool], device: DeviceFacts, compile_for: int, tile_ms: float | None = None) -> Checked:
+    """Judge the form's values for a device; tile_ms is what a 64 × 64 × 64 tile takes in the interpreter, if known."""
+    try:
+        problem = _problem(values)
+        precision = _precision(values, device)
+        arch = target(device, compile_for)
+        tiles = _tiles(values, problem, precision, arch)
+        request = _request(str(values["kernel"]), problem, precision, tiles, device, compile_for)
+        refuse(request.kernel, problem, precision, tiles, arch if device.kind == "gpu" else None)
+    except _FieldError as wrong:
+        return Checked(errors={wrong.field: wrong.sentence})
+    except ValidationError as error:
+        return _refused(first_sentence(error))
+    except Refused as error:
+        return _refused(error.sentence, error.cure)
+    except ValueError as error:
+        return Checked(errors={"device": str(error)})
+    return _within_limits(request, device, arch, tile_ms or CAUTIOUS_TILE_MS)
+
+
+def target(device: DeviceFacts, compile_for: int) -> Architecture:
+    """The architecture that default tiles and the compile report are for. Raises ValueError for a GPU before Ampere."""
+    return architecture(device.capability or compile_for)
+
+
+def fp8_reason(kernel: str, device: DeviceFacts) -> str | None:
+    """Why FP8 cannot be chosen, or None where it can."""
+    if not VERSIONS[kernel].has_fp8:
+        return f"{kernel} has no FP8: only v3 has it."
+    if device.capability is not None and device.capability < 89:
+        return f"sm_{device.capability} has no e4m3 matrix units: they begin with sm_89 (Ada)."
+    return None
+
+
+def suggested_tiles(values: dict[str, str | bool], device: DeviceFacts, compile_for: int) -> TileConfig | None:
+    """The version's default tiles for the form's problem, None while the problem itself is not possible."""
+    try:
+        problem, precision = _problem(values), _precision(values, device)
+        arch = target(device, compile_for)
+    except ValueError:
+        return None
+    return default_tiles(str(values["kernel"]), problem, precision, arch, _loop_order(values))
+
+
+def seq_len_choices(
+    values: dict[str, str | bool], device: DeviceFacts, compile_for: int, tile_ms: float | None
+) -> tuple[int, ...]:
+    """The lengths to offer: all on a GPU, in the interpreter those that stay under its limit."""
+    if device.kind == "gpu":
+        return SEQ_LENS
+    return tuple(
+        length for length in SEQ_LENS if _length_is_quick({**values, "seq_len": str(length)}, device, compile_for, tile_ms)
+    )
+
+
+def interpreter_seconds(request: RunRequest, tile_ms: float) -> float:
+    """How long the interpreter will take: the tiles to visit, and the reference, which is dense arithmetic on the CPU.
+
+    A tile never counts less than one of 64 × 64 × 64: most of its time is the interpreter's own.
+    """
+    problem, tiles = request.problem, request.tiles
+    dense_s = (
+        4.0 * problem.batch * problem.num_heads * problem.seq_len_q * problem.seq_len_kv * problem.head_dim / CPU_FLOP_PER_S
+    )
+    if tiles is None:
+        return 2 * dense_s
+    size = max(1.0, tiles.block_m * tiles.block_n * problem.padded_head_dim / 64**3)
+    return FIRST_RUN_S + dense_s + programs.visited_tiles(request.kernel, problem, tiles) * tile_ms * size / 1000
+
+
+class _FieldError(ValueError):
+    def __init__(self, field_name: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field, self.sentence = field_name, sentence
+
+
+def _count(values: dict[str, str | bool], name: str) -> int:
+    """A number as people type it: '3000', '3,000', '16k'."""
+    text = str(values[name]).strip().lower().replace(",", "").replace("_", "").replace(" ", "")
+    factor = 1024 if text.endswith("k") else 1
+    digits = text.removesuffix("k")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 12):
+        raise _FieldError(
+            name, f"{name} = {str(values[name])[:40]} is not possible: it must be a whole number, such as 4096 or 4k."
+        )
+    return int(digits) * factor
+
+
+def _problem(values: dict[str, str | bool]) -> AttentionProblem:
+    counts = {name: _count(values, name) for name in _COUNTS}
+    seq_len = counts.pop("seq_len")
+    same = str(values["seq_len_kv"]).strip().lower() in ("same", "")
+    return AttentionProblem(
+        seq_len_q=seq_len, seq_len_kv=seq_len if same else _count(values, "seq_len_kv"), causal=bool(values["causal"]), **counts
+    )
+
+
+def _precision(values: dict[str, str | bool], device: DeviceFacts) -> Precision:
+    """FP8 counts only where it can be chosen: a switch that is out of reach keeps its place, and does nothing."""
+    fp8 = bool(values["fp8"]) and fp8_reason(str(values["kernel"]), device) is None
+    return Precision(dtype=values["dtype"], fp8=fp8, fp8_scale=values["fp8_scale"], smooth_k=bool(values["smooth_k"]))
+
+
+def _loop_order(values: dict[str, str | bool]) -> LoopOrder:
+    """The order counts only for the versions that have a choice."""
+    return values["loop_order"] if VERSIONS[str(values["kernel"])].has_loop_order else "query"
+
+
+def _tiles(
+    values: dict[str, str | bool], problem: AttentionProblem, precision: Precision, arch: Architecture
+) -> TileConfig | None:
+    kernel = str(values["kernel"])
+    suggested = default_tiles(kernel, problem, precision, arch, _loop_order(values))
+    if suggested is None:
+        return None
+    chosen = {
+        name: _count(values, name) for name in ("block_m", "block_n", "num_warps", "num_stages") if values[name] != "auto"
+    }
+    return TileConfig(**{**suggested.model_dump(), **chosen})
+
+
+def _request(
+    kernel: str,
+    problem: AttentionProblem,
+    precision: Precision,
+    tiles: TileConfig | None,
+    device: DeviceFacts,
+    compile_for: int,
+) -> RunRequest:
+    return RunRequest(
+        kernel=kernel,
+        problem=problem,
+        precision=precision,
+        tiles=tiles,
+        device=device.id,
+        compile_for=None if device.kind == "gpu" else compile_for,
+    )
+
+
+def _refused(sentence: str, cure: TileConfig | None = None) -> Checked:
+    name = sentence.split(" ", 1)[0]
+    return Checked(errors={_FIELD_OF.get(name, name): sentence}, cure=cure)
+
+
+def _within_limits(request: RunRequest, device: DeviceFacts, arch: Architecture, tile_ms: float) -> Checked:
+    """Refuse what would fill the memory there is, or keep the interpreter busy for too long."""
+    needed = memory.estimate(request, request.tiles, device.capability).total_bytes
+    has = device.memory_bytes if device.kind == "gpu" else memory.free_host_bytes()
+    try:
+        if has is not None:
+            memory.refuse_if_too_large(request, request.tiles, has, device.name, device.capability)
+    except Refused as error:
+        return Checked(errors={"memory": error.sentence}, needed_bytes=needed)
+    if device.kind == "gpu":
+        return Checked(request, _every_version(request, device, arch), needed_bytes=needed)
+    expected_s = interpreter_seconds(request, tile_ms)
+    if expected_s > INTERPRETER_LIMIT_S:
+        sentence = (
+            f"seq_len = {request.problem.seq_len_q:,} would take about {words.seconds(expected_s)} in the interpreter: "
+            f"shorten the problem to stay under {INTERPRETER_LIMIT_S:.0f} s."
+        )
+        return Checked(errors={"seq_len": sentence}, needed_bytes=needed, expected_s=expected_s)
+    return Checked(request, _every_version(request, device, arch), needed_bytes=needed, expected_s=expected_s)
+
+
+def _every_version(request: RunRequest, device: DeviceFacts, arch: Architecture) -> tuple[RunRequest, ...]:
+    """native, v1, v2, v3 and on a GPU the peers: the form's version with its own tiles, the others with their defaults."""
+    plain = request.precision.model_copy(update={"fp8": False})
+    names = OUR_VERSIONS + (PEERS if device.kind == "gpu" else ())
+    requests = []
+    for name in names:
+        precision = request.precision if VERSIONS[name].has_fp8 else plain
+        tiles = request.tiles if name == request.kernel else default_tiles(name, request.problem, precision, arch)
+        requests.append(request.model_copy(update={"kernel": name, "precision": precision, "tiles": tiles}))
+    return tuple(requests)
+
+
+def _length_is_quick(values: dict[str, str | bool], device: DeviceFacts, compile_for: int, tile_ms: float | None) -> bool:
+    try:
+        problem, precision = _problem(values), _precision(values, device)
+        tiles = _tiles(values, problem, precision, target(device, compile_for))
+    except ValueError:
+        return True
+    request = _request(str(values["kernel"]), problem, precision, tiles, device, compile_for)
+    return interpreter_seconds(request, tile_ms or CAUTIOUS_TILE_MS) <= INTERPRETER_LIMIT_S

@@ -1,0 +1,153 @@
+"""The look in Streamlit: the palette of the active theme, the few lines of CSS, chips, badges, tables, the chart's frame.
+
+Text that comes out of records goes through st.html, escaped: st.markdown would read it as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import streamlit as st
+
+from app.figures.style import DARK, LIGHT, Absent, Chart, Palette
+from app.words import escaped
+
+FORM_WIDTH = 292
+BADGES = {
+    "measured": ":material/radio_button_checked: measured",
+    "interpreted": ":material/contrast: interpreted",
+    "modelled": ":material/radio_button_unchecked: modelled",
+    "compiled": ":material/memory: compiled",
+}
+_CHIP_ICONS = {"ok": "check", "info": "info", "caution": "warning", "bad": "error", "wait": "hourglass_top"}
+_CSS = Path(__file__).with_name("look.css")
+
+
+def palette() -> Palette:
+    """The colours of the theme the browser shows."""
+    return DARK if st.context.theme.type == "dark" else LIGHT
+
+
+def style() -> None:
+    """Send the CSS, with the palette as variables."""
+    colors = palette()
+    variables = ";".join(
+        f"--fs-{name}:{value}"
+        for name, value in (
+            ("line", colors.line),
+            ("muted", colors.muted),
+            ("on-primary", colors.background),
+            ("refused", colors.refused),
+            ("correct", colors.correct),
+            ("chip", "#EEF1F5" if colors is LIGHT else "#1B2536"),
+            ("caution", "#7D4B00" if colors is LIGHT else "#FFD27A"),
+            ("caution-chip", "#FDF1D8" if colors is LIGHT else "#332A16"),
+            ("bad-chip", "#FCE8E6" if colors is LIGHT else "#3A1D1F"),
+            ("wait", "#005B8F" if colors is LIGHT else "#8CCBF1"),
+            ("wait-chip", "#E3F0F8" if colors is LIGHT else "#13293B"),
+        )
+    )
+    st.html(f"<style>:root{{{variables}}}{_CSS.read_text(encoding='utf-8')}</style>")
+
+
+def logo() -> str:
+    """The mark, a causal tile grid, and the name, as SVG in the theme's colours."""
+    colors = palette()
+    cells = "".join(
+        f'<rect x="{column * 6 + 1}" y="{row * 6 + 3}" width="5" height="5" rx="1" fill="{_cell(row, column, colors)}"/>'
+        for row in range(4)
+        for column in range(4)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="150" height="30" viewBox="0 0 150 30">{cells}'
+        f'<text x="34" y="20.5" font-family="Arial, Helvetica, sans-serif" font-weight="700" font-size="16" '
+        f'fill="{colors.text}">FlashScope</text></svg>'
+    )
+
+
+def _cell(row: int, column: int, colors: Palette) -> str:
+    if (row, column) == (3, 2):
+        return colors.here
+    if row == 3 and column < 2:
+        return colors.progress
+    return colors.v2 if column <= row < 3 else colors.line
+
+
+def chips(items: Iterable[tuple[str, str, str]], width: Literal["stretch", "content"] = "stretch") -> None:
+    """(severity, short, sentence) each: grey when well, amber a caution, red a refusal, blue waiting."""
+    spans = "".join(
+        f'<li class="fs-chip fs-{kind}" title="{escaped(sentence)}">'
+        f'<span class="fs-icon" aria-hidden="true">{_CHIP_ICONS[kind]}</span>'
+        f"{escaped(short)}</li>"
+        for kind, short, sentence in items
+    )
+    st.html(f'<ul class="fs-chips">{spans}</ul>', width=width)
+
+
+def metrics(items: Iterable[tuple[str, str, str, str]]) -> None:
+    """(label, value, notes by line, kind) each; kind 'correct' and 'refused' colour the value and give it an icon."""
+    icons = {"correct": "check_circle", "refused": "cancel"}
+    cells = "".join(
+        f'<div><dt>{escaped(label)}</dt><dd class="fs-value fs-{kind}">'
+        + (f'<span class="fs-icon" aria-hidden="true">{icons[kind]}</span>' if kind in icons else "")
+        + f"{escaped(value)}</dd>"
+        + "".join(f'<dd class="fs-note">{escaped(line)}</dd>' for line in notes.splitlines())
+        + "</div>"
+        for label, value, notes, kind in items
+    )
+    st.html(f'<dl class="fs-metrics">{cells}</dl>')
+
+
+def title(text: str) -> None:
+    """The page's one h1: the result or the question."""
+    st.html(f'<h1 class="fs-title">{escaped(text)}</h1>', width="content")
+
+
+def sentence(text: str, strong: str = "") -> None:
+    """One plain sentence of foreign text, after an optional bold beginning."""
+    start = f"<strong>{escaped(strong)}</strong> " if strong else ""
+    st.html(f'<p class="fs-sentence">{start}{escaped(text)}</p>')
+
+
+def field_error(text: str) -> None:
+    """What is wrong with the field above."""
+    st.html(f'<p class="fs-field-error" role="alert"><span class="fs-icon" aria-hidden="true">error</span>{escaped(text)}</p>')
+
+
+def table(rows: Sequence[dict[str, str]], label: str) -> None:
+    """Rows of words as an HTML table that scrolls when long and can be reached by keyboard."""
+    if not rows:
+        return
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row.values()) + "</tr>" for row in rows)
+    st.html(
+        f'<div class="fs-table" tabindex="0" role="region" aria-label="{escaped(label)}"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def heading(title: str, provenance: str | None = None) -> None:
+    """A section's bold title with its provenance at the right."""
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
+        st.html(f'<p class="fs-sentence" role="heading" aria-level="2"><strong>{escaped(title)}</strong></p>', width="content")
+        if provenance is not None:
+            st.caption(BADGES[provenance], width="content")
+
+
+def chart(found: Chart, key: str, with_table: bool) -> None:
+    """Title and provenance above, the caption below saying how it was taken, and the table behind it when asked for."""
+    with st.container(gap="xsmall"):
+        heading(found.title, found.provenance)
+        st.plotly_chart(found.figure, theme=None, config={"displayModeBar": False}, key=key, alt=found.alt)
+        st.html(f'<p class="fs-caption">{escaped(found.caption)}</p>')
+        if with_table:
+            table(found.table, f"Table: {found.title}")
+
+
+def absences(found: Iterable[Absent]) -> None:
+    """One line for each chart that has no data, with the reason."""
+    lines = "<br>".join(f"<strong>{escaped(one.title)}:</strong> {escaped(one.reason)}" for one in found)
+    if lines:
+        st.html(f'<p class="fs-caption">{lines}</p>')

@@ -1,0 +1,69 @@
+"""The Run page: a form at the left; at the right what the job is doing and what the last one gave."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import look, state
+from app.views import run_form, run_result, run_status
+from app.views.run_form import Asked
+from profiling.job_queue import JobView
+from profiling.records import DeviceFacts
+
+
+def page() -> None:
+    """Form left, job and result right."""
+    queue = state.job_queue()
+    devices = queue.devices() if queue.devices_ready else ()
+    if devices:
+        state.greet(devices[0].kind == "gpu")
+    with st.container(horizontal=True, gap="medium", wrap=False):
+        asked = run_form.form(devices)
+        _start(asked)
+        with st.container(width="stretch", gap="small", key="result"):
+            _right_side(devices)
+
+
+def _start(asked: Asked) -> None:
+    """Queue what a button asked for: one version, or all of them as one job, timed in interleaved rounds."""
+    run = state.asked_to_run() or asked.run
+    requests = asked.checked.run_all if asked.run_all else (asked.checked.request,) if run and asked.checked.request else ()
+    if not requests:
+        return
+    try:
+        state.follow(state.job_queue().submit(requests, state.owner()))
+    except ValueError as error:
+        look.field_error(str(error))
+
+
+def _right_side(devices: tuple[DeviceFacts, ...]) -> None:
+    job, good = state.followed_job(), state.last_good()
+    if job is not None and job.finished and state.has_result(job):
+        good = job
+    busy = job is not None and job is not good
+    if busy or good is None:
+        look.title(run_result.title(job.requests) if job is not None else "Run an attention kernel")
+    if not devices:
+        run_status.discovering()
+    elif devices[0].kind != "gpu" and good is None and not busy:
+        run_status.no_gpu(devices)
+    if busy:
+        run_status.failed(job) if job.finished else run_status.live(job.job_id)
+    if good is not None:
+        _last_result(good, is_older=busy)
+    elif not busy:
+        look.sentence("Nothing has run yet. Run checks the output first; only a correct kernel gets a speed.")
+
+
+def _last_result(good: JobView, is_older: bool) -> None:
+    measurements = [result for result in good.results if result is not None]
+    heading = run_result.title(good.requests)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
+        if is_older:
+            look.sentence(
+                f"{run_result.clock(good.finished_at or good.submitted_at)} · {heading}", strong="The last run that worked"
+            )
+        else:
+            look.title(heading)
+        run_result.toolbar(measurements, heading)
+    run_result.show(measurements)

@@ -1,0 +1,95 @@
+"""The chips and the four numbers at the top of a result, as words. Pure: no Streamlit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from app import words
+from profiling.records import Measurement
+
+Chip = tuple[str, str, str]
+"""(severity, short, sentence)"""
+Metric = tuple[str, str, str, str]
+"""(label, value, notes by line, kind: 'correct', 'refused' or nothing)"""
+
+
+def chips(measurement: Measurement, recorded: bool) -> list[Chip]:
+    """The device, or where a recording comes from; then what the worker noted about the run."""
+    device = measurement.environment.device
+    start = recording_chips(measurement) if recorded else [("info", device.short_name, device.name)]
+    return start + [(flag.severity, flag.short, flag.sentence) for flag in measurement.flags]
+
+
+def recording_chips(measurement: Measurement) -> list[Chip]:
+    """Where and when a recording was made, and that it was not here."""
+    device = measurement.environment.device
+    started = datetime.fromisoformat(measurement.started_at)
+    name = device.short_name.split(" · ")[0]
+    return [
+        (
+            "info",
+            f"recording · {name} · {started.day} {started:%b %Y}",
+            f"Measured on {device.name} at {measurement.started_at}.",
+        ),
+        ("caution", "not measured here", "These numbers were read from a file."),
+    ]
+
+
+def metrics(measurement: Measurement) -> list[Metric]:
+    """Output, time, throughput and memory, in this order."""
+    return [_output(measurement), _time(measurement), _throughput(measurement), _memory(measurement)]
+
+
+def _output(measurement: Measurement) -> Metric:
+    accuracy = measurement.accuracy
+    if accuracy is None:
+        return "Output", "–", "not checked", ""
+    if accuracy.relative_error is None:
+        error = accuracy.missing.get("relative_error", f"{accuracy.non_finite:,} values are not finite")
+    else:
+        error = f"rel. error {words.error(accuracy.relative_error)} · allowed {words.error(accuracy.allowed_relative_error)}"
+    rows = (
+        ""
+        if accuracy.rows_checked == accuracy.rows_total
+        else f"\n{accuracy.rows_checked:,} of {accuracy.rows_total:,} rows checked"
+    )
+    return ("Output", "correct", error + rows, "correct") if accuracy.passed else ("Output", "WRONG", error + rows, "refused")
+
+
+def _time(measurement: Measurement) -> Metric:
+    latency = measurement.latency
+    if latency is None:
+        wrong = measurement.accuracy is not None and not measurement.accuracy.passed
+        return "Median latency", "–", "a wrong output has no speed" if wrong else "not timed", ""
+    p20, p80 = (words.milliseconds(latency.quantile_ms(q)) for q in (0.2, 0.8))
+    if latency.mode == "wall":
+        return "Wall time", words.milliseconds(latency.median_ms), "interpreter, not GPU time", ""
+    notes = f"p20 {p20} · p80 {p80} · n = {latency.n}"
+    if measurement.with_prepass is not None:
+        notes += f"\nwith the FP8 pre-pass {words.milliseconds(measurement.with_prepass.median_ms)}"
+    return "Median latency", words.milliseconds(latency.median_ms), notes, ""
+
+
+def _throughput(measurement: Measurement) -> Metric:
+    if measurement.tflops is None:
+        why = "no GPU time was taken" if measurement.environment.device.kind == "interpreter" else "nothing was timed"
+        return "Throughput", "–", why, ""
+    device = measurement.environment.device
+    if measurement.peak_tflops:
+        percent = f"{100 * measurement.tflops / measurement.peak_tflops:.0f} %"
+        share = f"{percent} of {measurement.peak_tflops:,.0f}, {device.peak_source}"
+    else:
+        share = device.missing.get("peak_bf16_tflops", "this model's peak is not known")
+    if measurement.tflops_with_prepass:
+        share += f"\nwith the FP8 pre-pass {words.three_digits(measurement.tflops_with_prepass)}"
+    return "Throughput", f"{words.three_digits(measurement.tflops)} TFLOP/s", share, ""
+
+
+def _memory(measurement: Measurement) -> Metric:
+    found = measurement.memory
+    if found is None:
+        return "Memory it adds", "–", "not observed", ""
+    scores = f"S and P alone: {words.bytes_(found.scores_bytes)} (modelled)"
+    if found.torch_added_bytes is None:
+        return "Memory it adds", "–", f"{found.missing.get('torch_added_bytes', 'not read')}\n{scores}", ""
+    return "Memory it adds", words.bytes_(found.torch_added_bytes), scores, ""

@@ -1,0 +1,128 @@
+"""A real server, started as a user starts it, and a real Chromium; a test fails on any error either of them reports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = "/usr/bin/chromium"
+IGNORED = ("Failed to load resource",)  # Streamlit probes a subpage's own folder for its health route first
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it answers, its process, its log."""
+
+    url: str
+    process: subprocess.Popen
+    log: Path
+
+    def workers(self) -> list[int]:
+        """The process ids of its measuring workers."""
+        return [pid for pid in _descendants(self.process.pid) if b"profiling.worker" in _command_line(pid)]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [str(Path(sys.executable).with_name("streamlit")), "run", "app/main.py", "--server.port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    found = Server(f"http://127.0.0.1:{port}", process, log)
+    try:
+        _wait_until_healthy(found)
+        yield found
+    finally:
+        children = _descendants(process.pid)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+        for child in children:  # a worker leads a process group of its own
+            if b"profiling" in _command_line(child):
+                os.kill(child, signal.SIGKILL)
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"there is no {CHROMIUM} here")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(params=["light"])
+def page(request: pytest.FixtureRequest, browser: Browser, server: Server) -> Iterator[Page]:
+    """A fresh tab, tall enough that nothing is hidden from the accessibility checks."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1600}, color_scheme=request.param)
+    tab = context.new_page()
+    errors: list[str] = []
+    tab.on("pageerror", lambda error: errors.append(f"pageerror: {error}"))
+    tab.on("console", lambda message: errors.append(message.text) if _is_error(message) else None)
+    log_before = len(server.log.read_text())
+    yield tab
+    context.close()
+    assert errors == []
+    assert "Traceback" not in server.log.read_text()[log_before:], server.log.read_text()[log_before:]
+
+
+def open_page(page: Page, url: str) -> None:
+    """Go to an address and wait until the script has run."""
+    page.goto(url)
+    settle(page)
+
+
+def settle(page: Page) -> None:
+    """Wait until the script rests and nothing is a skeleton any more."""
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=30_000)
+    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')", timeout=30_000)
+
+
+def _is_error(message: ConsoleMessage) -> bool:
+    failed = message.type == "error" and not message.text.startswith(IGNORED)
+    return failed or "BidiComponent Error" in message.text
+
+
+def _wait_until_healthy(server: Server) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert server.process.poll() is None, server.log.read_text()
+        try:
+            with urllib.request.urlopen(f"{server.url}/_stcore/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (URLError, OSError):
+            time.sleep(0.2)
+    raise AssertionError(f"the server did not answer within 60 s:\n{server.log.read_text()}")
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *_descendants(child)]
+    return found

@@ -1,0 +1,89 @@
+"""Every version in Triton's interpreter against the float64 reference: small problems of every awkward kind."""
+
+import pytest
+
+from kernels.problem import AttentionProblem, Precision, TileConfig
+
+SMALL = TileConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+WIDE = TileConfig(block_m=16, block_n=64, num_warps=4, num_stages=1)
+TALL = TileConfig(block_m=64, block_n=32, num_warps=4, num_stages=3)
+
+KINDS = {
+    "native": ("native", {}, None),
+    "v1": ("v1", {}, "query"),
+    "v1 key-outer": ("v1", {}, "key"),
+    "v2": ("v2", {}, "query"),
+    "v3": ("v3", {}, "query"),
+    "v3 by address": ("v3", {"has_tma": False}, "query"),
+}
+FP8_KINDS = {"v3": {}, "v3 by address": {"has_tma": False}}
+
+PROBLEMS = {
+    "one token": {"seq_len_q": 1, "seq_len_kv": 1, "causal": True},
+    "one query": {"seq_len_q": 1, "seq_len_kv": 77, "causal": True},
+    "whole tiles": {"seq_len_q": 64, "seq_len_kv": 64, "causal": True},
+    "one short of a tile": {"seq_len_q": 63, "seq_len_kv": 63, "causal": True},
+    "one past a tile": {"seq_len_q": 65, "seq_len_kv": 65},
+    "more keys": {"seq_len_q": 40, "seq_len_kv": 100, "causal": True},
+    "queries that see nothing": {"seq_len_q": 100, "seq_len_kv": 40, "causal": True},
+    "more queries": {"seq_len_q": 70, "seq_len_kv": 33},
+}
+
+
+def problem(**fields) -> AttentionProblem:
+    return AttentionProblem(**{"batch": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 32, **fields})
+
+
+def tiles_of(order: str | None, tiles: TileConfig) -> TileConfig | None:
+    return None if order is None else tiles.model_copy(update={"loop_order": order})
+
+
+@pytest.mark.parametrize("shape", PROBLEMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_right_on_every_shape(interpreted, kind, shape):
+    kernel, more, order = KINDS[kind]
+    for dtype, tiles in (("bf16", SMALL), ("fp16", WIDE)):
+        accuracy = interpreted(kernel, problem(**PROBLEMS[shape]), Precision(dtype=dtype), tiles_of(order, tiles), **more)
+        assert accuracy.passed, f"{dtype}: {accuracy}"
+        assert accuracy.lse_max_abs_error is not None
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("kind", KINDS)
+def test_right_on_every_head_dim(interpreted, kind, head_dim):
+    kernel, more, order = KINDS[kind]
+    shape = problem(seq_len_q=50, seq_len_kv=70, head_dim=head_dim, causal=True, batch=1)
+    accuracy = interpreted(kernel, shape, Precision(), tiles_of(order, TALL), **more)
+    assert accuracy.passed, accuracy
+
+
+@pytest.mark.parametrize("shape", PROBLEMS)
+@pytest.mark.parametrize("kind", FP8_KINDS)
+def test_fp8_right_on_every_shape(interpreted, kind, shape):
+    for scale, smooth_k in (("token", True), ("block", False)):
+        precision = Precision(fp8=True, fp8_scale=scale, smooth_k=smooth_k)
+        accuracy = interpreted("v3", problem(**PROBLEMS[shape]), precision, SMALL, **FP8_KINDS[kind])
+        assert accuracy.passed, f"{scale}: {accuracy}"
+        assert accuracy.end_to_end_relative_error is not None
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+def test_fp8_right_on_every_head_dim(interpreted, head_dim):
+    shape = problem(seq_len_q=50, seq_len_kv=70, head_dim=head_dim, causal=True, batch=1)
+    accuracy = interpreted("v3", shape, Precision(dtype="fp16", fp8=True), TALL)
+    assert accuracy.passed, accuracy
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "native"])
+def test_a_head_full_of_nan_stays_in_its_head(interpreted, kind):
+    kernel, more, order = KINDS[kind]
+    shape = problem(seq_len_q=40, seq_len_kv=41, num_heads=2)
+    accuracy = interpreted(kernel, shape, Precision(), tiles_of(order, SMALL), nan_elsewhere=True, **more)
+    assert accuracy.passed, accuracy
+
+
+@pytest.mark.parametrize("kind", FP8_KINDS)
+def test_fp8_lets_no_nan_out_of_its_head(interpreted, kind):
+    shape = problem(seq_len_q=40, seq_len_kv=41, num_heads=2)
+    accuracy = interpreted("v3", shape, Precision(fp8=True), SMALL, nan_elsewhere=True, **FP8_KINDS[kind])
+    assert accuracy.non_finite == 0

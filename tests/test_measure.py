@@ -1,0 +1,249 @@
+"""How many launches, in which order, under which lock; and the words that go with the number."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from profiling import flags
+from profiling.gpu_lock import LockBusy, gpu_lock
+from profiling.measure import RunFailed, launches_per_round, time_rounds, wall_latency
+from profiling.records import Array, Latency
+
+
+@pytest.mark.parametrize(
+    ("estimate_ms", "expected"),
+    [
+        (0.001, (60,) * 5),
+        (1.0, (60,) * 5),
+        (2.0, (50,) * 5),
+        (10.0, (10,) * 5),
+        (33.0, (4,) * 5),
+        (100.0, (3,) * 5),
+        (2000.0, (3,) * 5),
+        (2001.0, (2, 2, 2, 2, 1)),
+        (4000.0, (1,) * 5),
+        (5001.0, (1, 1, 1, 0, 0)),
+        (60_000.0, (1, 1, 1, 0, 0)),
+    ],
+)
+def test_launches_per_round(estimate_ms, expected):
+    assert launches_per_round(estimate_ms) == expected
+
+
+@pytest.mark.parametrize("estimate_ms", [0.0, 1e-9, 0.5, 7.0, 99.0, 1999.0])
+def test_never_fewer_than_ten_unless_a_launch_takes_seconds(estimate_ms):
+    assert sum(launches_per_round(estimate_ms)) >= 10
+    assert sum(launches_per_round(estimate_ms, rounds=2)) >= 10
+
+
+class EventTimer:
+    """Stands for CUDA events: a run's time is what it returns; everything that happens is logged."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def estimate_ms(self, run):
+        self.log.append("estimate")
+        return run()
+
+    def sample_ms(self, run, count):
+        return [self._one(run) for _ in range(count)]
+
+    def _one(self, run):
+        self.log.append("flush")
+        return run()
+
+
+def run_named(name: str, ms: float, log: list[str]):
+    def run():
+        log.append(name)
+        return ms
+
+    return run
+
+
+def test_rounds_are_interleaved_and_the_first_launch_is_in_no_sample():
+    log: list[str] = []
+    batches: list[int] = []
+    rounds: list[int] = []
+    runs = [run_named("a", 50.0, log), run_named("b", 25.0, log)]
+    a, b = time_rounds(runs, EventTimer(log), after_batch=batches.append, after_round=rounds.append)
+    assert log[:4] == ["estimate", "a", "estimate", "b"]
+    one_round = ["flush", "a"] * 3 + ["flush", "b"] * 4
+    assert log[4:] == one_round * 5
+    assert batches == [0, 1] * 5
+    assert rounds == [1, 2, 3, 4, 5]
+    assert a.samples_ms.numpy().tolist() == [50.0] * 15
+    assert b.round_of.numpy().tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
+    assert (a.mode, a.provenance) == ("cold", "measured")
+
+
+def test_every_sample_is_kept_in_launch_order():
+    log: list[str] = []
+    times = iter(range(1000))
+    (latency,) = time_rounds([lambda: next(times)], EventTimer(log))
+    samples = latency.samples_ms.numpy().tolist()
+    assert samples == list(range(1, len(samples) + 1))
+    assert latency.n == latency.round_of.shape[0]
+
+
+def test_a_slow_kernel_gets_fewer_rounds_beside_a_fast_one():
+    log: list[str] = []
+    slow, fast = time_rounds([run_named("s", 9000.0, log), run_named("f", 100.0, log)], EventTimer(log))
+    assert slow.n == 3
+    assert slow.round_of.numpy().tolist() == [0, 1, 2]
+    assert fast.n == 15
+
+
+def test_a_run_that_raises_is_named():
+    log: list[str] = []
+
+    def fail():
+        if log.count("b") > 3:
+            raise RuntimeError("out of luck")
+        log.append("b")
+        return 50.0
+
+    with pytest.raises(RunFailed) as caught:
+        time_rounds([run_named("a", 50.0, log), fail], EventTimer(log))
+    assert caught.value.index == 1
+    assert str(caught.value.__cause__) == "out of luck"
+
+
+def test_the_interpreters_time_is_one_wall_sample():
+    latency = wall_latency(1.5)
+    assert (latency.provenance, latency.mode, latency.n, latency.median_ms) == ("interpreted", "wall", 1, 1500.0)
+
+
+HOLDER = """
+import sys, time
+from profiling.gpu_lock import gpu_lock
+with gpu_lock(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def lock_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("profiling.gpu_lock.tempfile.gettempdir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def holder(seconds: float) -> subprocess.Popen:
+    child = subprocess.Popen([sys.executable, "-c", HOLDER, "GPU-1", str(seconds)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+@pytest.mark.usefixtures("lock_folder")
+def test_the_lock_keeps_another_process_out_until_it_is_free():
+    child = holder(1.0)
+    with gpu_lock("GPU-2"):
+        assert child.poll() is None
+    with gpu_lock("GPU-1", timeout_s=30.0) as reason:
+        assert child.wait(5) == 0
+        assert reason is None
+
+
+@pytest.mark.usefixtures("lock_folder")
+def test_the_lock_gives_up_with_a_sentence():
+    child = holder(60.0)
+    try:
+        with pytest.raises(LockBusy, match=r"kept this GPU's lock for 0.2 s"), gpu_lock("GPU-1", timeout_s=0.2):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.usefixtures("lock_folder")
+def test_a_killed_holder_leaves_the_lock_free():
+    child = holder(60.0)
+    child.kill()
+    child.wait()
+    begin = time.monotonic()
+    with gpu_lock("GPU-1", timeout_s=10.0):
+        assert time.monotonic() - begin < 5.0
+
+
+def test_a_lock_that_cannot_be_had_is_a_reason_not_an_error(lock_folder, monkeypatch):
+    (lock_folder / "file").write_text("no folder")
+    monkeypatch.setattr("profiling.gpu_lock.tempfile.gettempdir", lambda: str(lock_folder / "file"))
+    with gpu_lock("GPU-1") as reason:
+        assert "cannot be used" in reason
+
+
+def latency_of(*ms: float) -> Latency:
+    return Latency(provenance="measured", mode="cold", samples_ms=Array.of(ms), round_of=Array.of([0] * len(ms), dtype="<i4"))
+
+
+def test_samples_flag():
+    assert flags.samples_flag(latency_of(*[1.0] * 10)) is None
+    assert flags.samples_flag(latency_of(*[1.0] * 9)).severity == "caution"
+
+
+@pytest.mark.parametrize(
+    ("ms", "name", "severity"),
+    [(2.0, "below peak", "ok"), (1.0, "below peak", "ok"), (0.9, "implausible", "bad"), (0.0, "implausible", "bad")],
+)
+def test_peak_flag_by_operations(ms, name, severity):
+    flag = flags.peak_flag(1e12, 1, latency_of(5.0, ms), 1000.0, None)
+    assert (flag.name, flag.severity) == (name, severity)
+
+
+def test_peak_flag_by_bytes_and_without_a_data_sheet():
+    assert flags.peak_flag(1.0, 10**9, latency_of(0.1), 1000.0, 4.8e12).name == "implausible"
+    assert flags.peak_flag(1.0, 10**9, latency_of(1.0), 1000.0, 4.8e12).name == "below peak"
+    assert flags.peak_flag(1e12, 1, latency_of(1.0), None, None).name == "peak unknown"
+    assert flags.peak_flag(1e12, 1, latency_of(1.0), None, None, measured_tflops=700.0).name == "below peak"
+    assert flags.peak_flag(1e12, 1, latency_of(0.9), None, None, measured_tflops=700.0).name == "implausible"
+
+
+@pytest.mark.parametrize(
+    ("clocks", "maximum", "name", "short"),
+    [
+        ([1980, 1980, 1980], 1980, "clock steady", "clock steady 1,980 MHz"),
+        ([1950, 1980], 1980, "clock steady", "clock steady 1,980 MHz"),
+        ([1700, 1980], 1980, "clock moved", "clock 1,700 to 1,980 MHz"),
+        ([1200, 1980], 1980, "low clock", "low clock 1,200 MHz"),
+        ([1980, None], None, "clock steady", "clock steady 1,980 MHz"),
+        ([None, None], 1980, "clock unknown", "clock unknown"),
+        ([], 1980, "clock unknown", "clock unknown"),
+    ],
+)
+def test_clock_flag(clocks, maximum, name, short):
+    flag = flags.clock_flag(clocks, maximum, "not supported")
+    assert (flag.name, flag.short) == (name, short)
+
+
+def test_throttle_flag():
+    assert flags.throttle_flag([(), None, ()]) is None
+    flag = flags.throttle_flag([(), ("power cap",), ("power cap", "software thermal slowdown")])
+    assert (flag.severity, flag.short) == ("caution", "power cap, software thermal slowdown")
+
+
+@pytest.mark.parametrize(
+    ("others", "before", "name", "severity"),
+    [
+        (0, 90, "alone", "ok"),
+        (1, 0, "busy", "caution"),
+        (3, None, "busy", "caution"),
+        (None, 50, "busy", "caution"),
+        (None, 0, "busy unknown", "info"),
+        (None, None, "busy unknown", "info"),
+    ],
+)
+def test_busy_flag(others, before, name, severity):
+    flag = flags.busy_flag(others, before, "NVML shows no process here")
+    assert (flag.name, flag.severity) == (name, severity)
+
+
+def test_lock_flag():
+    assert flags.lock_flag(None) is None
+    assert flags.lock_flag("read-only").severity == "caution"

@@ -1,0 +1,194 @@
+"""Records survive a round trip through JSON, and refuse what is not one."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from kernels.problem import AttentionProblem, Precision, TileConfig
+from profiling.records import (
+    Accuracy,
+    Array,
+    DeviceFacts,
+    Done,
+    Environment,
+    Flag,
+    Job,
+    Latency,
+    Measurement,
+    Progress,
+    Ready,
+    Recording,
+    Result,
+    RunRequest,
+    first_sentence,
+    worker_message,
+)
+
+PROBLEM = AttentionProblem(seq_len_q=256, seq_len_kv=512, num_heads=4, num_kv_heads=2, head_dim=64, causal=True)
+DEVICE = DeviceFacts(id="interpreter", kind="interpreter", name="Interpreter (CPU)", missing={"gpu": "none was found"})
+ENVIRONMENT = Environment(
+    device=DEVICE,
+    python_version="3.11.2",
+    torch_version="2.13.0",
+    triton_version="3.7.1",
+    cuda_version=None,
+    driver_version=None,
+    commit=None,
+    missing={"cuda_version": "there is no GPU here"},
+)
+REQUEST = RunRequest(
+    kernel="v3",
+    problem=PROBLEM,
+    precision=Precision(fp8=True, fp8_scale="block"),
+    tiles=TileConfig(block_m=64, block_n=32, num_warps=4, num_stages=2),
+    compile_for=90,
+)
+LATENCY = Latency(
+    provenance="interpreted", mode="wall", samples_ms=Array.of([1.5, 1.25, 2.0]), round_of=Array.of([0, 0, 1], "<i4")
+)
+
+
+def accuracy(passed: bool) -> Accuracy:
+    return Accuracy(
+        provenance="interpreted",
+        relative_error=2e-3,
+        max_abs_error=1e-2,
+        allowed_relative_error=4e-3,
+        allowed_because="bf16 keeps 8 bits",
+        lse_max_abs_error=None,
+        allowed_lse_error=None,
+        non_finite=0,
+        rows_checked=1024,
+        rows_total=1024,
+        passed=passed,
+        missing={"lse_max_abs_error": "this version gives none"},
+    )
+
+
+def measurement(**fields: object) -> Measurement:
+    values = {"request": REQUEST, "tiles": REQUEST.tiles, "environment": ENVIRONMENT, "started_at": "2026-01-01T00:00:00+00:00"}
+    return Measurement(**{**values, "duration_s": 1.5, "accuracy": accuracy(True), "latency": LATENCY, **fields})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        REQUEST,
+        Job(job_id="a", requests=(REQUEST, REQUEST.model_copy(update={"kernel": "v2"}))),
+        measurement(flags=(Flag(name="few", severity="caution", short="n = 3", sentence="Too few samples."),)),
+        Recording(title="Ünïcode </script> $x$", note="", measurements=(measurement(),)),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_a_record_survives_json(record: BaseModel):
+    again = type(record).model_validate_json(record.model_dump_json())
+    assert again == record
+    assert type(record).model_validate_json(json.dumps(record.model_dump(mode="json"), allow_nan=False)) == record
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Ready(environment=ENVIRONMENT),
+        Progress(job_id="a", phase="compile", text="v2", done=1, total=4),
+        Result(job_id="a", index=0, measurement=measurement()),
+        Done(job_id="a", healthy=False),
+    ],
+    ids=lambda message: message.type,
+)
+def test_a_worker_s_line_is_read_as_what_it_was(message):
+    assert worker_message.validate_json(message.model_dump_json()) == message
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", "<i4", "<i8", "|u1"])
+@pytest.mark.parametrize("shape", [(0,), (3,), (2, 3, 4)])
+def test_an_array_survives_bit_by_bit(dtype, shape):
+    values = np.random.default_rng(0).integers(0, 200, shape).astype(dtype)
+    again = Array.model_validate_json(Array.of(values, dtype).model_dump_json()).numpy()
+    assert again.dtype == np.dtype(dtype)
+    assert again.shape == shape
+    assert again.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"data": base64.b64encode(b"\0" * 15).decode()}, "needs 16 bytes, it has 15"),
+        ({"data": base64.b64encode(b"\0" * 24).decode()}, "needs 16 bytes, it has 24"),
+        ({"data": "no base64!"}, "not base64"),
+        ({"data": "A"}, "not base64"),
+        ({"shape": [-1, -2]}, "shape"),
+        ({"dtype": "|O"}, "dtype"),
+        ({"dtype": ">f8"}, "dtype"),
+    ],
+)
+def test_a_broken_array_is_refused(fields, sentence):
+    whole = json.loads(Array.of([1.0, 2.0]).model_dump_json())
+    with pytest.raises(ValidationError) as caught:
+        Array.model_validate_json(json.dumps({**whole, **fields}))
+    assert sentence in first_sentence(caught.value)
+
+
+@pytest.mark.parametrize("proof", [None, accuracy(False)])
+def test_a_speed_without_a_passed_check_is_refused(proof):
+    with pytest.raises(ValidationError, match="a latency without a passed accuracy check is not a result"):
+        measurement(accuracy=proof)
+    assert measurement(accuracy=proof, latency=None).latency is None
+
+
+def test_an_unknown_field_is_refused_at_every_depth():
+    document = json.loads(measurement().model_dump_json())
+    for path in ((), ("request",), ("request", "problem"), ("environment", "device"), ("latency", "samples_ms")):
+        changed = json.loads(json.dumps(document))
+        inner = changed
+        for key in path:
+            inner = inner[key]
+        inner["speed_of_light"] = 1
+        with pytest.raises(ValidationError) as caught:
+            Measurement.model_validate_json(json.dumps(changed))
+        assert "speed_of_light" in first_sentence(caught.value)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", '"1.5"', "true"])
+def test_what_is_no_finite_number_is_refused(number):
+    text = measurement().model_dump_json().replace('"duration_s":1.5', f'"duration_s":{number}')
+    assert number in text
+    with pytest.raises(ValidationError):
+        Measurement.model_validate_json(text)
+
+
+def test_a_job_keeps_to_one_problem_device_and_seed():
+    for change in ({"seed": 1}, {"device": "GPU-1"}, {"problem": PROBLEM.model_copy(update={"causal": False})}):
+        with pytest.raises(ValidationError, match="must share problem, device and seed"):
+            Job(job_id="a", requests=(REQUEST, REQUEST.model_copy(update=change)))
+    with pytest.raises(ValidationError):
+        Job(job_id="a", requests=())
+    with pytest.raises(ValidationError):
+        Job(job_id="a", requests=(REQUEST,) * 17)
+
+
+def test_a_refusal_names_the_value_and_what_is_allowed():
+    with pytest.raises(ValidationError) as caught:
+        TileConfig(block_m=63, block_n=64, num_warps=4, num_stages=1)
+    assert first_sentence(caught.value) == "BLOCK_M = 63 is not possible: it can be 16, 32, 64, 128, 256 or 512."
+    with pytest.raises(ValidationError) as caught:
+        Precision(dtype="fp64")
+    assert first_sentence(caught.value).startswith("dtype = 'fp64' is not possible")
+
+
+def test_a_record_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        REQUEST.seed = 2
+
+
+def test_interpreted_time_never_becomes_tflops():
+    assert measurement().tflops is None
+    measured = Latency(
+        provenance="measured", mode="cold", samples_ms=Array.of([2.0, 1.0, 3.0]), round_of=Array.of([0, 0, 0], "<i4")
+    )
+    assert measurement(latency=measured).tflops == pytest.approx(PROBLEM.flops / 2.0 / 1e9)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from kernels.problem import AttentionProblem, TileConfig
-from kernels.registry import VERSIONS
 from profiling.records import CompileReport, Measurement
 
 
@@ -66,15 +65,34 @@ def of(measurement: Measurement) -> Programs | None:
     return Programs(count(measurement.request.problem, measurement.tiles), device.sm_count, per_sm)
 
 
-def why_key_outer_is_slow(measurement: Measurement) -> str | None:
-    """The sentence beside the versions' chart when v1 ran in Algorithm 1's order on a GPU, else None."""
+def why_slow(measurement: Measurement) -> list[str]:
+    """Sentences beside the versions' chart, when a version's own design explains its time on a GPU."""
     found = of(measurement)
-    if found is None or measurement.tiles.loop_order != "key" or not found.sm_count:
+    if found is None or not found.sm_count:
+        return []
+    return [sentence for sentence in (_starved(measurement, found), _unseen_tiles(measurement)) if sentence]
+
+
+def _starved(measurement: Measurement, found: Programs) -> str | None:
+    """Algorithm 1's key-outer order: a program a head, and O, m, l through memory."""
+    if measurement.tiles.loop_order != "key":
         return None
-    name = VERSIONS[measurement.request.kernel].name if measurement.request.kernel in VERSIONS else "It"
     idle = max(0, found.sm_count - found.count)
     share = f"{idle} have nothing to do" if idle else "every SM has work"
     return (
-        f"Why is {name} slow key-outer? It starts {found.count:,} programs, one a head: of {found.sm_count} SMs {share}; "
+        f"It starts {found.count:,} programs, one a head: of {found.sm_count} SMs {share}; "
         "and O, m and l go through memory at every key tile."
+    )
+
+
+def _unseen_tiles(measurement: Measurement) -> str | None:
+    """Causal v1: it computes the tiles that no query sees, and masks them after."""
+    problem, tiles = measurement.request.problem, measurement.tiles
+    computed = visited_tiles(measurement.request.kernel, problem, tiles)
+    seen = visited_tiles("v2", problem, tiles)
+    if computed < 1.2 * seen:
+        return None
+    return (
+        f"It computes all {computed:,} tiles and masks them after; {computed - seen:,} of them no query sees. "
+        "v2 never visits those."
     )

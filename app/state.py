@@ -6,6 +6,7 @@ address is the job this tab follows: a reload, or another tab with the link, fin
 
 from __future__ import annotations
 
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from kernels.registry import OUR_VERSIONS
 from profiling.job_queue import JobQueue, JobView
 from profiling.records import DeviceFacts, Recording, first_sentence
 
+_WARM_AFTER_S = 2.0
 GALLERY = Path(__file__).with_name("gallery")
 
 FORM_DEFAULTS: dict[str, str | bool] = {
@@ -159,7 +161,8 @@ def warm(device: DeviceFacts) -> None:
     warmed = st.session_state.setdefault(_WARMED_KEY, set())
     if device.id not in warmed:
         warmed.add(device.id)
-        job_queue().warm(device.id)
+        # Importing torch takes a core for seconds: not while the page is being painted.
+        threading.Timer(_WARM_AFTER_S, job_queue().warm, (device.id,)).start()
 
 
 def interpreter_tile_ms(device: DeviceFacts) -> float | None:

@@ -28,8 +28,13 @@ _BLACKWELL: dict[str, dict[int, Tiles]] = {
     "v3": {32: (64, 64, 4, 3), 64: (64, 128, 4, 3), 128: (64, 64, 4, 3), 256: (64, 64, 4, 3)},
     "fp8": {32: (64, 64, 4, 3), 64: (64, 128, 4, 3), 128: (64, 64, 4, 3), 256: (128, 64, 8, 2)},
 }
-_TABLES = {80: _AMPERE, 100: _BLACKWELL}
-_KEY_OUTER: dict[int, Tiles] = {32: (64, 64, 4, 2), 64: (64, 32, 8, 2), 128: (64, 32, 8, 2), 256: (32, 32, 4, 1)}
+_CONSUMER_BLACKWELL = {
+    **_CONSUMER,
+    "v1": {**_CONSUMER["v1"], 128: (64, 32, 4, 2)},
+    "v3": {**_CONSUMER["v3"], 128: (128, 64, 8, 3)},
+}
+_TABLES = {80: _AMPERE, 100: _BLACKWELL, 120: _CONSUMER_BLACKWELL}
+_KEY_OUTER: dict[int, Tiles] = {32: (64, 64, 4, 2), 64: (64, 32, 8, 2), 128: (64, 32, 8, 1), 256: (32, 32, 8, 1)}
 
 
 def tiles_to_start_with(

@@ -130,7 +130,8 @@ class GpuBench:
         return [flag for flag in found if flag is not None]
 
     def take_memory(self, case: Case) -> None:
-        """One launch between two looks."""
+        """One launch between two looks, after what the reference left in torch's cache is given back."""
+        torch.cuda.empty_cache()
         need = memory.estimate(case.request, case.tiles, self.capability)
         case.memory = memory.take(case.forward, need, self.device, self._nvml, self._sampler)
 

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from kernels.problem import AttentionProblem, Frozen, Precision, TileConfig
+from kernels.registry import VERSIONS
 
 SCHEMA_VERSION = 1
 INTERPRETER = "interpreter"
@@ -313,6 +314,14 @@ class Measurement(Frozen):
         if self.latency is not None and not (self.accuracy is not None and self.accuracy.passed):
             raise ValueError("a latency without a passed accuracy check is not a result.")
         return self
+
+    @property
+    def label(self) -> str:
+        """A name that tells it from the others of its job: 'v2', 'v1 key-outer', 'v3 FP8', 'cuDNN (SDPA)'."""
+        kernel = self.request.kernel
+        name = VERSIONS[kernel].title if kernel in VERSIONS and VERSIONS[kernel].is_peer else kernel
+        order = " key-outer" if self.tiles is not None and self.tiles.loop_order == "key" else ""
+        return name + order + (" FP8" if self.request.precision.fp8 else "")
 
     @property
     def tflops(self) -> float | None:

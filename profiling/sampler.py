@@ -104,10 +104,10 @@ def timeline(nvml: Nvml, samples: tuple[Sample, ...], start: float, spans: tuple
     for name, value in (("power_limit_w", limit_w), ("max_sm_clock_mhz", max_mhz)):
         if value is None:
             missing[name] = nvml.missing[name]
-    series = {name: Array.of(_column(whole, name), "<f8") if name in present else None for name in SERIES}
+    series = {name: Array.of(_column(whole, name), _dtype(name)) if name in present else None for name in SERIES}
     return Timeline(
         spans=spans,
-        t_s=Array.of([sample.at - start for sample in whole]),
+        t_s=Array.of([sample.at - start for sample in whole], "<f4"),
         power_limit_w=limit_w,
         max_sm_clock_mhz=None if max_mhz is None else float(max_mhz),
         missing=missing,
@@ -117,6 +117,11 @@ def timeline(nvml: Nvml, samples: tuple[Sample, ...], start: float, spans: tuple
 
 def _column(samples: list[Sample], name: str) -> np.ndarray:
     return np.array([getattr(sample, name) for sample in samples], dtype=float)
+
+
+def _dtype(name: str) -> str:
+    """Readings have three or four digits; bytes are counted exactly."""
+    return "<i8" if name.endswith("_bytes") else "<f4"
 
 
 def _why_missing(nvml: Nvml, name: str, samples: tuple[Sample, ...]) -> str:

@@ -21,7 +21,7 @@ def table(measurements: tuple[Measurement, ...]) -> str:
         f"{problem.title} · batch {problem.batch} · {heads} · seed {first.request.seed}",
         f"{environment.device.short_name} · torch {environment.torch_version} · Triton {triton}",
         "",
-        *_aligned([["", *(m.request.kernel for m in measurements), ""], *_rows(measurements)]),
+        *_aligned([["", *(m.label for m in measurements), ""], *_rows(measurements)]),
     ]
     notes = [note for measurement in measurements for note in _notes(measurement)]
     return "\n".join(lines + ([""] if notes else []) + notes)
@@ -55,7 +55,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _notes(measurement: Measurement) -> Iterable[str]:
-    name = measurement.request.kernel
+    name = measurement.label
     if measurement.error is not None:
         yield f"{name}: {measurement.error.sentence}"
         if measurement.error.cure is not None:

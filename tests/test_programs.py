@@ -53,8 +53,15 @@ def test_waves_need_the_occupancy_of_the_same_gpu() -> None:
 
 def test_key_outer_is_explained_by_the_sms_it_leaves_idle() -> None:
     keyed = records.on_gpu("v1", tiles=records.TILES.model_copy(update={"loop_order": "key"}))
-    sentence = programs.why_key_outer_is_slow(keyed)
+    (sentence, *_) = programs.why_slow(keyed)
     assert "16 programs" in sentence
     assert "of 132 SMs 116 have nothing to do" in sentence
-    assert programs.why_key_outer_is_slow(records.on_gpu("v1")) is None
-    assert programs.why_key_outer_is_slow(records.in_interpreter("v1")) is None
+    assert programs.why_slow(records.in_interpreter("v1")) == []
+
+
+def test_causal_v1_is_explained_by_the_tiles_that_no_query_sees() -> None:
+    # 16 heads of 128 × 128 tiles, of which each row of v2 visits one more than the row above.
+    (sentence,) = programs.why_slow(records.on_gpu("v1", tiles=_tiles(128, 128)))
+    assert f"all {16 * 128 * 128:,} tiles" in sentence
+    assert f"{16 * 128 * 127 // 2:,} of them no query sees" in sentence
+    assert programs.why_slow(records.on_gpu("v2", tiles=_tiles(128, 128))) == []

@@ -18,7 +18,7 @@ _LABEL_GAP_PX = 15
 def chart(measurement: Measurement, palette: Palette) -> Chart | Absent:
     """The launches of one measurement."""
     latency = measurement.latency
-    title = f"Every launch of {measurement.request.kernel}"
+    title = f"Every launch of {measurement.label}"
     if latency is None:
         return Absent(title, "nothing was timed.")
     if latency.mode == "wall":

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from app import words
 from app.figures.style import Absent, Chart, Palette, figure, note
-from kernels.registry import VERSIONS
+from kernels.registry import PEERS, VERSIONS
 from profiling.records import DeviceFacts, Measurement
 
 TITLE = "Versions on this problem"
@@ -31,20 +31,19 @@ class Row:
 
 
 def chart(measurements: Sequence[Measurement], focus: str, palette: Palette) -> Chart | Absent:
-    """The chart of a job's measurements; focus is the version that is set in bold."""
+    """The chart of a job's measurements; focus is the label of the one that is set in bold."""
     rows = [_row(measurement) for measurement in measurements]
     if len(rows) < 2:
         return Absent(TITLE, "only one version ran; “Run all versions” puts native, v1, v2 and v3 side by side.")
     timed = [row for row in rows if row.tflops is not None]
     if not timed:
         return Absent(TITLE, "no GPU time was taken; the interpreter's times say nothing about speed.")
-    native_ms = next((row.median_ms for row in rows if row.kernel == "native"), None)
     device = measurements[0].environment.device
     return Chart(
         TITLE,
-        _figure(rows, native_ms, focus, _ceiling(device, measurements), palette),
+        _figure(rows, _native_ms(rows), focus, _ceiling(device, measurements), palette),
         "measured",
-        _caption(measurements, device),
+        _caption(measurements, _ceiling(device, measurements)),
         "Throughput by version: " + ", ".join(f"{row.label} {words.three_digits(row.tflops)} TFLOP/s" for row in timed),
         table(measurements),
     )
@@ -52,11 +51,15 @@ def chart(measurements: Sequence[Measurement], focus: str, palette: Palette) -> 
 
 def table(measurements: Sequence[Measurement]) -> tuple[dict[str, str], ...]:
     """Every version with its proof and its numbers, in words."""
-    rows = {measurement.request.kernel: _row(measurement) for measurement in measurements}
-    native_ms = rows["native"].median_ms if "native" in rows else None
-    cells = [_cells(measurement, rows[measurement.request.kernel], native_ms) for measurement in measurements]
+    rows = [_row(measurement) for measurement in measurements]
+    native_ms = _native_ms(rows)
+    cells = [_cells(measurement, row, native_ms) for measurement, row in zip(measurements, rows, strict=True)]
     used = [name for name in cells[0] if any(row[name] for row in cells)]
     return tuple({name: row[name] for name in used} for row in cells)
+
+
+def _native_ms(rows: Sequence[Row]) -> float | None:
+    return next((row.median_ms for row in rows if row.kernel == "native"), None)
 
 
 def _cells(measurement: Measurement, row: Row, native_ms: float | None) -> dict[str, str]:
@@ -78,8 +81,7 @@ def _cells(measurement: Measurement, row: Row, native_ms: float | None) -> dict[
 
 
 def _row(measurement: Measurement) -> Row:
-    kernel = measurement.request.kernel
-    label = VERSIONS[kernel].title if kernel in VERSIONS and VERSIONS[kernel].is_peer else kernel
+    kernel, label = measurement.request.kernel, measurement.label
     if measurement.tflops is None:
         return Row(kernel, label, None, (0.0, 0.0), None, _reason(measurement))
     flops, latency = measurement.request.problem.flops, measurement.latency
@@ -98,7 +100,7 @@ def _reason(measurement: Measurement) -> str:
 def _ceiling(device: DeviceFacts, measurements: Sequence[Measurement]) -> tuple[float, str] | None:
     """The dotted line: what this GPU's own matrix product reached, else the data sheet's rate."""
     if any(measurement.request.precision.fp8 for measurement in measurements):
-        return (device.peak_fp8_tflops, "data sheet") if device.peak_fp8_tflops else None
+        return (device.peak_fp8_tflops, "FP8 data sheet") if device.peak_fp8_tflops else None
     if device.measured_bf16_tflops:
         return device.measured_bf16_tflops, "matmul"
     return (device.peak_bf16_tflops, "data sheet") if device.peak_bf16_tflops else None
@@ -112,7 +114,8 @@ def _figure(
     top_value = max([row.tflops or 0 for row in rows] + ([ceiling[0]] if ceiling else []))
     levels = _levels(peers, top_value)
     top = 28 + 15 * max(levels, default=0)
-    fig = figure(palette, max(HEIGHT, top + 26 + ROW * len(ours)), left=52, right=RIGHT, top=top)
+    left = 52 if max(len(row.label) for row in ours) <= 6 else 94
+    fig = figure(palette, max(HEIGHT, top + 26 + ROW * len(ours)), left=left, right=RIGHT, top=top)
     _peer_lines(fig, peers, levels, top_value, palette)
     _bars(fig, ours, palette)
     _numbers(fig, ours, native_ms, focus, palette)
@@ -213,7 +216,7 @@ def _numbers(fig: go.Figure, rows: list[Row], native_ms: float | None, focus: st
                 place,
                 palette.text,
                 size=13,
-                bold=row.kernel == focus,
+                bold=row.label == focus,
                 xref="paper",
                 xanchor="right",
                 xshift=RIGHT * share - 2,
@@ -234,12 +237,20 @@ def _axis(fig: go.Figure, top_value: float, ceiling: tuple[float, str] | None, p
     fig.update_xaxes(range=[0, top_value * 1.04], tickvals=list(labels), ticktext=list(labels.values()))
 
 
-def _caption(measurements: Sequence[Measurement], device: DeviceFacts) -> str:
-    latency = next(measurement.latency for measurement in measurements if measurement.tflops is not None)
-    rounds = len(set(latency.round_of.numpy().tolist()))
-    dotted = "dotted: this GPU's own large matrix product" if device.measured_bf16_tflops else "dotted: the data sheet"
-    flushed = ", L2 flushed" if latency.mode == "cold" else ""
-    return (
-        f"{rounds} interleaved rounds, {latency.n} launches a version{flushed}. Bar: median; whisker: p20 to p80. "
-        f"Lines: peers in the same job; {dotted}."
-    )
+_CEILINGS = {
+    "matmul": "this GPU's own large matrix product",
+    "data sheet": "the data sheet's bf16 rate",
+    "FP8 data sheet": "the data sheet's FP8 rate, which bf16 cannot reach",
+}
+
+
+def _caption(measurements: Sequence[Measurement], ceiling: tuple[float, str] | None) -> str:
+    timed = [measurement for measurement in measurements if measurement.tflops is not None]
+    rounds = len(set(timed[0].latency.round_of.numpy().tolist()))
+    counts = sorted({measurement.latency.n for measurement in timed})
+    launches = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    flushed = ", L2 flushed" if timed[0].latency.mode == "cold" else ""
+    peers = "Lines: peers in the same job. " if any(one.request.kernel in PEERS for one in timed) else ""
+    dotted = f"Dotted: {_CEILINGS[ceiling[1]]}." if ceiling else ""
+    marks = "Bar: median; whisker: p20 to p80."
+    return f"{rounds} interleaved rounds, {launches} launches each{flushed}. {marks} {peers}{dotted}".strip()

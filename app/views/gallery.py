@@ -21,6 +21,7 @@ def page() -> None:
 
 def _list(found: dict[str, Recording | str]) -> None:
     look.title("Recordings from a real GPU")
+    look.sentence("Not measured here: each is a file that the same worker wrote on the GPU it names, every sample in it.")
     if not found:
         look.sentence("There are none yet. `python -m profiling record` makes one; it belongs in app/gallery.")
     for name, recording in found.items():
@@ -29,9 +30,9 @@ def _list(found: dict[str, Recording | str]) -> None:
                 look.sentence(recording, strong=f"{name} is not a recording:")
                 continue
             with st.container(gap="xsmall"):
-                look.sentence("", strong=recording.title)
-                look.sentence(recording.note)
-                look.chips(run_metrics.recording_chips(recording.measurements[0]))
+                look.sentence(recording.note, strong=recording.title)
+                look.sentence(run_metrics.speeds(recording.measurements))
+                look.chips(run_metrics.recording_chips(recording.measurements[0])[:1])
             st.button("Open", key=f"open {name}", on_click=state.open_recording, args=(name,))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from app import words
-from profiling.records import Measurement
+from profiling.records import Measurement, Memory
 
 Chip = tuple[str, str, str]
 """(severity, short, sentence)"""
@@ -35,6 +36,12 @@ def recording_chips(measurement: Measurement) -> list[Chip]:
     ]
 
 
+def speeds(measurements: Sequence[Measurement]) -> str:
+    """A recording's throughputs in one line: 'native 39.6 · v1 166 · v2 511 TFLOP/s'."""
+    found = [f"{one.label} {words.three_digits(one.tflops)}" for one in measurements if one.tflops is not None]
+    return " · ".join(found) + " TFLOP/s" if found else "no GPU time was taken"
+
+
 def metrics(measurement: Measurement) -> list[Metric]:
     """Output, time, throughput and memory, in this order."""
     return [_output(measurement), _time(measurement), _throughput(measurement), _memory(measurement)]
@@ -48,6 +55,10 @@ def _output(measurement: Measurement) -> Metric:
         error = accuracy.missing.get("relative_error", f"{accuracy.non_finite:,} values are not finite")
     else:
         error = f"rel. error {words.error(accuracy.relative_error)} · allowed {words.error(accuracy.allowed_relative_error)}"
+        if accuracy.max_abs_error is not None:
+            error += f"\nlargest absolute error {words.error(accuracy.max_abs_error)}"
+        if accuracy.end_to_end_relative_error is not None:
+            error += f"\nwith the inputs' own rounding to FP8 {words.error(accuracy.end_to_end_relative_error)}"
     rows = (
         ""
         if accuracy.rows_checked == accuracy.rows_total
@@ -77,7 +88,7 @@ def _throughput(measurement: Measurement) -> Metric:
     device = measurement.environment.device
     if measurement.peak_tflops:
         percent = f"{100 * measurement.tflops / measurement.peak_tflops:.0f} %"
-        share = f"{percent} of {measurement.peak_tflops:,.0f}, {device.peak_source}"
+        share = f"{percent} of {measurement.peak_tflops:,.0f}, the data sheet's dense rate"
     else:
         share = device.missing.get("peak_bf16_tflops", "this model's peak is not known")
     if measurement.tflops_with_prepass:
@@ -92,4 +103,12 @@ def _memory(measurement: Measurement) -> Metric:
     scores = f"S and P alone: {words.bytes_(found.scores_bytes)} (modelled)"
     if found.torch_added_bytes is None:
         return "Memory it adds", "–", f"{found.missing.get('torch_added_bytes', 'not read')}\n{scores}", ""
-    return "Memory it adds", words.bytes_(found.torch_added_bytes), scores, ""
+    return "Memory it adds", words.bytes_(found.torch_added_bytes), f"{scores}\n{_nvml(found)}", ""
+
+
+def _nvml(found: Memory) -> str:
+    readings = (found.nvml_used_before_bytes, found.nvml_used_peak_bytes, found.nvml_used_after_bytes)
+    if None in readings:
+        return f"NVML: {next((found.missing[name] for name in found.missing if name.startswith('nvml')), 'not read')}"
+    before, peak, after = (words.bytes_(reading) for reading in readings)
+    return f"NVML, whole GPU: {before} before, {peak} peak, {after} after"

@@ -50,7 +50,8 @@ def title(requests: Sequence[RunRequest]) -> str:
     """What ran: 'FlashAttention v3 · 16,384 tokens · head_dim 128 · causal · bf16', or how many versions did."""
     first = requests[0]
     what = version_title(first.kernel) if len(requests) == 1 else f"{len(requests)} versions"
-    return f"{what} · {first.problem.title} · {first.precision.title}"
+    formats = dict.fromkeys(request.precision.title for request in requests)
+    return f"{what} · {first.problem.title} · {' and '.join(formats)}"
 
 
 def version_title(kernel: str) -> str:
@@ -71,16 +72,16 @@ def _details_of(ran: Sequence[Measurement]) -> Measurement:
     """The measurement whose details are shown: chosen where several ran, at first the form's version."""
     if len(ran) == 1:
         return ran[0]
-    names = [measurement.request.kernel for measurement in ran]
-    preferred = str(state.form_values()["kernel"])
+    names = [measurement.label for measurement in ran]
+    kernel = str(state.form_values()["kernel"])
+    preferred = next((m.label for m in reversed(ran) if m.request.kernel == kernel), names[-1])
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.caption("Details of", width="content")
         chosen = st.segmented_control(
             "Details of",
             names,
-            default=preferred if preferred in names else names[-1],
+            default=preferred,
             required=True,
-            format_func=lambda name: VERSIONS[name].title if name in VERSIONS and VERSIONS[name].is_peer else name,
             key=state.DETAILS_KEY,
             label_visibility="collapsed",
         )
@@ -90,7 +91,7 @@ def _details_of(ran: Sequence[Measurement]) -> Measurement:
 def _charts(measurements: Sequence[Measurement], focus: Measurement) -> None:
     """First row: versions and launches, as there are; then the other charts side by side; then what is absent, and why."""
     colors = look.palette()
-    beside = versions.chart(measurements, focus.request.kernel, colors)
+    beside = versions.chart(measurements, focus.label, colors)
     every = launches.chart(focus, colors)
     rest = [memory.chart(focus, colors), timeline.chart(focus, colors), compiled.chart(focus, colors)]
     if isinstance(beside, Chart):
@@ -98,9 +99,9 @@ def _charts(measurements: Sequence[Measurement], focus: Measurement) -> None:
     else:
         _versions_table(measurements)
         rest.insert(0, every)
-    reason = next(filter(None, map(programs.why_key_outer_is_slow, measurements)), None)
-    if reason:
-        look.sentence(reason)
+    for measurement in measurements:
+        for reason in programs.why_slow(measurement):
+            look.sentence(reason, strong=f"Why is {measurement.label} slow?")
     _grid([chart for chart in rest if isinstance(chart, Chart)], focus)
     missed = rest if len(measurements) > 1 else [beside, *rest]
     look.absences(chart for chart in missed if isinstance(chart, Absent))
@@ -135,6 +136,7 @@ def _facts(measurement: Measurement) -> list[dict[str, str]]:
     facts = {
         "tiles": measurement.tiles.title if measurement.tiles else "none to choose",
         "device": environment.device.name,
+        "peak rates from": environment.device.peak_source or "not known for this model",
         "torch": environment.torch_version,
         "Triton": environment.triton_version or environment.missing.get("triton_version", "not installed"),
         "driver": environment.driver_version or environment.missing.get("driver_version", "not read"),

@@ -7,8 +7,9 @@ import streamlit as st
 from app import look, state, words
 from app.figures import limits
 from app.figures.style import Chart
+from app.views import run_metrics
 from profiling.job_queue import JobView
-from profiling.records import DeviceFacts, JobError, Measurement
+from profiling.records import DeviceFacts, JobError, Measurement, Recording
 
 _PHASES = {
     "starting": "Starting the worker",
@@ -36,6 +37,7 @@ def no_gpu(devices: tuple[DeviceFacts, ...]) -> None:
             "Kernels run in Triton's interpreter on the CPU: every tile is exact, no time is GPU time.", "No NVIDIA GPU here."
         )
         look.sentence("Compile reports are real for any GPU; the gallery has recordings from a real one.")
+        _what_a_gpu_gives()
         with st.container(horizontal=True, gap="small"):
             st.button("Run the tiny problem here", icon=":material/play_arrow:", on_click=_run_tiny)
             if st.button("Open the gallery", icon=":material/photo_library:", type="tertiary"):
@@ -48,6 +50,15 @@ def no_gpu(devices: tuple[DeviceFacts, ...]) -> None:
                     "- On WSL 2 the driver is installed in Windows, not in Linux.\n"
                     "- AMD, Intel and Apple GPUs are not supported."
                 )
+
+
+def _what_a_gpu_gives() -> None:
+    """The gallery's first recording in one line."""
+    recording = next((one for one in state.recordings().values() if isinstance(one, Recording)), None)
+    if recording is not None:
+        device = recording.measurements[0].environment.device.short_name.split(" · ")[0]
+        problem = recording.measurements[0].request.problem.title
+        look.sentence(f"{run_metrics.speeds(recording.measurements)}.", strong=f"Recorded on an {device}, {problem}:")
 
 
 def _run_tiny() -> None:

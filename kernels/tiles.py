@@ -65,8 +65,8 @@ def rounded(x, dtype: tl.constexpr):
         return e4m3_code(x).to(tl.float8e4nv, bitcast=True)
     elif INTERPRETED and dtype == tl.bfloat16:
         bits = x.to(tl.uint32, bitcast=True)
-        nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return nearest.to(tl.float32, bitcast=True).to(tl.bfloat16)
+        nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        return nearest.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:
         return x.to(dtype)
 

@@ -8,8 +8,24 @@ from typing import Any
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.runtime import interpreter
 
 from kernels.architecture import architecture
+
+
+def _mend_interpreted_loop_bounds() -> None:
+    """Triton 3.6's interpreter makes a computed loop bound an int in a way that NumPy 2.4 refuses; 3.7 has mended it."""
+    original = interpreter._patch_lang_tensor
+
+    def patch(tensor: Any, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch
+
+
+if triton.__version__.startswith("3.6."):
+    _mend_interpreted_loop_bounds()
 
 
 class Launch:

@@ -40,6 +40,9 @@ class Bench(Protocol):
     def first_run(self, case: Case, say: Say) -> AttentionOutput:
         """The first launch, finished. On the interpreter it is the only one, and its time is kept."""
 
+    def tidy(self) -> None:
+        """Give back memory that is only cached: what is allocated next must not pin a large block of an earlier kernel."""
+
     def time(self, cases: Sequence[Case], inputs_of: Callable[[Case], Inputs], say: Say) -> None:
         """Time the cases that are right, interleaved."""
 

@@ -73,6 +73,10 @@ class GpuBench:
         case.first_launch_ms = (time.perf_counter() - begin) * 1000.0
         return output
 
+    def tidy(self) -> None:
+        """Empty torch's cache of blocks."""
+        torch.cuda.empty_cache()
+
     def time(self, cases: Sequence[Case], inputs_of: Callable[[Case], Inputs], say: Say) -> None:
         """Five rounds over all cases, under the GPU's lock; a case that fails is given up and the rounds begin again."""
         self._timer = self._timer or CudaTimer(self.device)
@@ -130,8 +134,7 @@ class GpuBench:
         return [flag for flag in found if flag is not None]
 
     def take_memory(self, case: Case) -> None:
-        """One launch between two looks, after what the reference left in torch's cache is given back."""
-        torch.cuda.empty_cache()
+        """One launch between two looks."""
         need = memory.estimate(case.request, case.tiles, self.capability)
         case.memory = memory.take(case.forward, need, self.device, self._nvml, self._sampler)
 

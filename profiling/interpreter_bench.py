@@ -36,6 +36,9 @@ class InterpreterBench:
         """Forget reports that nobody waits for."""
         self._compiler.forget()
 
+    def tidy(self) -> None:
+        """The CPU's allocator needs no help."""
+
     def refuse_if_too_large(self, case: Case) -> None:
         """Against the host memory that is free."""
         free = memory.free_host_bytes()

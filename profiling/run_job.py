@@ -56,6 +56,7 @@ class JobRun:
             if case.wants("accuracy", "latency", "memory"):
                 self._attempt(case, self._launch_and_check)
         self._exact.clear()
+        self._bench.tidy()
         self._time()
         for case in self._living():
             self._attempt(case, self._take_memory)
@@ -115,6 +116,8 @@ class JobRun:
             )  # fmt: skip
         if not case.is_right:
             case.flags.append(_wrong_flag(case))
+        del output
+        self._bench.tidy()
 
     def _time(self) -> None:
         cases = [case for case in self._living() if case.is_right and case.wants("latency")]

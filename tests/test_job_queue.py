@@ -62,12 +62,12 @@ def errors(view: JobView) -> list[str | None]:
 
 
 def wait_until_gone(mark: str) -> set[int]:
-    """Processes other than this one that have the mark in their environment, workers' children too, after up to 3 s."""
-    for _ in range(100):
+    """Processes other than this one that have the mark in their environment, workers' children too, after up to 20 s."""
+    for _ in range(400):
         found = {int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in _content(path)}
         if not found - {os.getpid()}:
             break
-        time.sleep(0.03)
+        time.sleep(0.05)
     return found - {os.getpid()}
 
 

@@ -31,11 +31,14 @@ def chart(measurement: Measurement, palette: Palette) -> Chart | Absent:
     )
 
 
+_WHY_NO_REPORT = ("no compile report", "does not fit")
+
+
 def _why_not(measurement: Measurement) -> str:
     """What the worker said about the missing report, or that there is nothing of ours to compile."""
     if measurement.tiles is None:
         return f"the kernels of {measurement.request.kernel} are the library's own."
-    said = next((flag.sentence for flag in measurement.flags if "compile" in flag.name), None)
+    said = next((flag.sentence for flag in measurement.flags if flag.name in _WHY_NO_REPORT), None)
     return said or "there is no compile report."
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from app import programs, words
+from app import programs
 from kernels.architecture import Architecture, architecture
 from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
 from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse
-from profiling import memory
+from profiling import memory, words
 from profiling.records import DeviceFacts, RunRequest, first_sentence
 
 INTERPRETER_LIMIT_S = 20.0

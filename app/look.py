@@ -12,7 +12,7 @@ from typing import Literal
 import streamlit as st
 
 from app.figures.style import DARK, LIGHT, Absent, Chart, Palette
-from app.words import escaped
+from profiling.words import escaped
 
 FORM_WIDTH = 292
 BADGES = {

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, TileConfig
-from kernels.tiles import dot, key_value_head, rounded, tile_of_program
+from kernels.tiles import dot, hide_unseen, key_value_head, rounded, tile_of_program
 
 prepare = as_given
 
@@ -18,10 +18,7 @@ def merge_tile(
     """Algorithm 1, lines 9 to 13: one tile's softmax merged into O, which is normalised before and after."""
     scores = dot(q, k.T) * sm_scale
     if MASKED:
-        visible = (keys < seq_len_kv)[None, :]
-        if CAUSAL:
-            visible = visible & (keys[None, :] <= rows[:, None] + (seq_len_kv - seq_len_q))
-        scores = tl.where(visible, scores, float("-inf"))
+        scores = hide_unseen(scores, rows, keys, seq_len_q, seq_len_kv, CAUSAL)
     m_tile = tl.max(scores, 1)
     # A row that this tile shows nothing has m = -inf, and -inf minus -inf is NaN.
     p = tl.exp(scores - tl.where(m_tile == float("-inf"), 0.0, m_tile)[:, None])

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, TileConfig
-from kernels.tiles import LN_2, LOG2_E, dot, dot_add, key_value_head, rounded, tile_of_program, visible_keys
+from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, rounded, tile_of_program, visible_keys
 
 prepare = as_given
 _SECTION_BYTES = 32 << 20
@@ -29,10 +29,7 @@ def attend_tile(
         k = tl.load(k_base + offsets)
     scores = dot(q, k.T)
     if MASKED:
-        visible = (keys < seq_len_kv)[None, :]
-        if CAUSAL:
-            visible = visible & (keys[None, :] <= rows[:, None] + (seq_len_kv - seq_len_q))
-        scores = tl.where(visible, scores, float("-inf"))
+        scores = hide_unseen(scores, rows, keys, seq_len_q, seq_len_kv, CAUSAL)
     m_new = tl.maximum(m_i, tl.max(scores, 1) * qk_scale)
     # A row that has seen nothing yet has m = -inf, and -inf minus -inf is NaN.
     m_safe = tl.where(m_new == float("-inf"), 0.0, m_new) if MASKED else m_new

@@ -12,7 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.quantize import in_token_order, quantize, token_of_row
-from kernels.tiles import LN_2, LOG2_E, dot, dot_add, key_value_head, rounded, tile_of_program, visible_keys
+from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, rounded, tile_of_program, visible_keys
 
 _SECTION_BYTES = 32 << 20
 # P is at most 1; times 2^8 its small weights stay out of e4m3's subnormals, and 2^8 is below 448.
@@ -59,10 +59,7 @@ def attend_tile(
             k_scale = tl.load(k_scale_base + stored_rows)
         scores = scores * k_scale[None, :]
     if MASKED:
-        visible = (keys < seq_len_kv)[None, :]
-        if CAUSAL:
-            visible = visible & (keys[None, :] <= rows[:, None] + (seq_len_kv - seq_len_q))
-        scores = tl.where(visible, scores, float("-inf"))
+        scores = hide_unseen(scores, rows, keys, seq_len_q, seq_len_kv, CAUSAL)
     m_new = tl.maximum(m_i, tl.max(scores, 1) * row_scale)
     # A row that has seen nothing yet has m = -inf, and -inf minus -inf is NaN.
     m_safe = tl.where(m_new == float("-inf"), 0.0, m_new) if MASKED else m_new

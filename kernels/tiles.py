@@ -99,6 +99,15 @@ def key_value_head(head, num_heads, num_kv_heads):
 
 
 @triton.jit
+def hide_unseen(scores, rows, keys, seq_len_q, seq_len_kv, CAUSAL: tl.constexpr):
+    """Scores of keys past the end, and when causal of keys that a row does not see, become -inf."""
+    visible = (keys < seq_len_kv)[None, :]
+    if CAUSAL:
+        visible = visible & (keys[None, :] <= rows[:, None] + (seq_len_kv - seq_len_q))
+    return tl.where(visible, scores, float("-inf"))
+
+
+@triton.jit
 def visible_keys(first_row, last_row, seq_len_q, seq_len_kv, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
     """(full_end, end): keys before full_end, a multiple of BLOCK_N, are seen by all rows; none sees keys from end on."""
     end = seq_len_kv

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kernels.architecture import Architecture, architecture
-from kernels.kernel import AttentionOutput, Kernel, Launcher, Operands
+from kernels.kernel import AttentionOutput, Kernel, Launcher, Operands, require_layout
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import Version, default_tiles, load, refuse, version
 from profiling.records import (
@@ -86,6 +86,7 @@ class Case:
 
     def prepare(self, inputs: Inputs) -> None:
         """The pre-pass: the FP8 operands, or the inputs as they are."""
+        require_layout(self.problem, *inputs)
         self.operands = self.kernel.prepare(*inputs, self.precision, self.launch)
 
     def forward(self) -> AttentionOutput:

@@ -16,6 +16,7 @@ from kernels.problem import AttentionProblem, TileConfig
 from kernels.registry import Refused
 from profiling.oracle_budget import reference_budget, rows_within
 from profiling.records import INTERPRETER, Memory, RunRequest
+from profiling.words import bytes_
 
 if TYPE_CHECKING:
     import torch
@@ -104,8 +105,8 @@ def refuse_if_too_large(
     cure = "Nothing shorter fits." if fits is None else f"The longest power of two that fits is {fits:,} {_tokens(fits)}."
     length = max(request.problem.seq_len_q, request.problem.seq_len_kv)
     raise Refused(
-        f"{request.kernel} at {length:,} {_tokens(length)} needs {in_words(needs)}{what}; "
-        f"{name} has {in_words(has_bytes)} free. {cure}",
+        f"{request.kernel} at {length:,} {_tokens(length)} needs {bytes_(needs)}{what}; "
+        f"{name} has {bytes_(has_bytes)} free. {cure}",
         needs=float(needs),
         has=float(has_bytes),
         unit="bytes",
@@ -126,15 +127,6 @@ def _longest_that_fits(request: RunRequest, tiles: TileConfig | None, has_bytes:
 
 def _tokens(count: int) -> str:
     return "token" if count == 1 else "tokens"
-
-
-def in_words(count: float) -> str:
-    """Bytes in binary units with three significant digits: '256 GiB', '65.0 MiB'."""
-    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            value = count / size
-            return f"{value:,.{max(0, 3 - len(str(int(value))))}f} {unit}"
-    return f"{count:.0f} B"
 
 
 def free_host_bytes() -> int | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 from profiling.records import Measurement
+from profiling.words import bytes_, three_digits
 
 Cell = tuple[str, str] | None
 """A text and its provenance; None where there is nothing to say."""
@@ -25,15 +25,6 @@ def table(measurements: tuple[Measurement, ...]) -> str:
     ]
     notes = [note for measurement in measurements for note in _notes(measurement)]
     return "\n".join(lines + ([""] if notes else []) + notes)
-
-
-def significant(value: float) -> str:
-    """Three significant digits, thousands separated: '1.77', '16,384', '0.00192'."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    rounded = float(f"{value:.2e}")
-    decimals = 2 - math.floor(math.log10(abs(rounded)))
-    return f"{rounded:.2e}" if decimals > 8 else f"{value:,.{max(0, decimals)}f}"
 
 
 def _rows(measurements: tuple[Measurement, ...]) -> Iterable[list[str]]:
@@ -88,13 +79,13 @@ def _allowed_error(m: Measurement) -> Cell:
 
 
 def _median(m: Measurement) -> Cell:
-    return (f"{significant(m.latency.median_ms)} ms", _latency_word(m)) if m.latency else None
+    return (f"{three_digits(m.latency.median_ms)} ms", _latency_word(m)) if m.latency else None
 
 
 def _spread(m: Measurement) -> Cell:
     if m.latency is None or m.latency.n == 1:
         return None
-    return f"{significant(m.latency.quantile_ms(0.2))} to {significant(m.latency.quantile_ms(0.8))} ms", _latency_word(m)
+    return f"{three_digits(m.latency.quantile_ms(0.2))} to {three_digits(m.latency.quantile_ms(0.8))} ms", _latency_word(m)
 
 
 def _samples(m: Measurement) -> Cell:
@@ -106,17 +97,17 @@ def _latency_word(m: Measurement) -> str:
 
 
 def _speed(m: Measurement) -> Cell:
-    return (f"{significant(m.tflops)} TFLOP/s", "measured") if m.tflops is not None else None
+    return (f"{three_digits(m.tflops)} TFLOP/s", "measured") if m.tflops is not None else None
 
 
 def _share_of_peak(m: Measurement) -> Cell:
     if m.tflops is None or m.peak_tflops is None:
         return None
-    return f"{significant(100 * m.tflops / m.peak_tflops)} %", "measured, of the data sheet's"
+    return f"{three_digits(100 * m.tflops / m.peak_tflops)} %", "measured, of the data sheet's"
 
 
 def _with_prepass(m: Measurement) -> Cell:
-    return (f"{significant(m.with_prepass.median_ms)} ms", m.with_prepass.provenance) if m.with_prepass else None
+    return (f"{three_digits(m.with_prepass.median_ms)} ms", m.with_prepass.provenance) if m.with_prepass else None
 
 
 def _memory(m: Measurement, name: str) -> Cell:
@@ -124,8 +115,7 @@ def _memory(m: Measurement, name: str) -> Cell:
     if value is None:
         return None
     provenance = "modelled" if name == "scores_bytes" else m.memory.provenance
-    text = f"{significant(value / (1 << 30))} GiB" if value >= 1 << 30 else f"{significant(value / (1 << 20))} MiB"
-    return text, provenance
+    return bytes_(value), provenance
 
 
 def _compiled(m: Measurement, name: str, unit: str = "") -> Cell:

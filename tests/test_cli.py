@@ -14,7 +14,7 @@ from kernels.registry import OUR_VERSIONS, VERSIONS
 from profiling.cli import _parser, is_missing_peer, main
 from profiling.records import DeviceFacts, JobError, Measurement, Recording, RunRequest
 from profiling.run_options import EXPLAINED, Plan, plan
-from profiling.text_report import significant, table
+from profiling.text_report import table
 from tests import records_for_tests as made_up
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,14 +157,6 @@ def test_bad_input_ends_with_2_and_prints_no_record():
     done = call("run", "--kernel", "v2", "--block-m", "63", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "BLOCK_M = 63 is not possible: it can be 16, 32, 64, 128, 256 or 512.\n"
-
-
-ROUNDED = {1.7649: "1.76", 0.0019199: "0.00192", 9.996: "10.0", 620.4: "620", 16384.0: "16,384", 0.0: "0", 999.7: "1,000"}
-
-
-@pytest.mark.parametrize(("value", "text"), ROUNDED.items())
-def test_three_significant_digits(value, text):
-    assert significant(value) == text
 
 
 def test_the_table_says_what_was_measured_and_how():

@@ -10,7 +10,7 @@ import pytest
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import Refused
 from profiling import memory
-from profiling.memory import estimate, in_words, refuse_if_too_large
+from profiling.memory import estimate, refuse_if_too_large
 from profiling.records import RunRequest
 
 GIB = 1 << 30
@@ -89,22 +89,6 @@ def test_nothing_fits():
 def test_the_interpreter_needs_no_flush_buffer():
     assert estimate(request("v2", 128, "interpreter")).flush_bytes == 0
     assert estimate(request("v2", 128)).flush_bytes == 256 << 20
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (557_088, "544 KiB"),
-        (65 << 20, "65.0 MiB"),
-        (256 * GIB, "256 GiB"),
-        (1 << 41, "2.00 TiB"),
-    ],
-)
-def test_in_words(count, words):
-    assert in_words(count) == words
 
 
 def test_free_host_bytes_is_no_more_than_a_containers_limit(monkeypatch):

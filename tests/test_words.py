@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app import words
+from profiling import words
 
 
 @pytest.mark.parametrize(

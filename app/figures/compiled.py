@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from app import programs, words
+from app import programs
 from app.figures.style import Absent, Chart, Palette, figure, note
 from kernels.architecture import architecture
+from profiling import words
 from profiling.records import CompileReport, Measurement
 
 TITLE = "What the compiler made"

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import plotly.graph_objects as go
 
-from app import words
 from app.figures.style import Absent, Chart, Palette, figure, note, spread, vertical
+from profiling import words
 from profiling.records import Latency, Measurement
 
 HEIGHT, TOP, BOTTOM, RIGHT = 236, 28, 26, 92

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from app import words
 from app.figures.style import Absent, Chart, Palette, figure, note, vertical
 from kernels.problem import TileConfig
+from profiling import words
 from profiling.records import JobError
 
 TITLE = "Needed and there"

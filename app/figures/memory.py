@@ -7,8 +7,8 @@ import math
 import numpy as np
 import plotly.graph_objects as go
 
-from app import words
 from app.figures.style import Absent, Chart, Palette, figure, note, spread, vertical
+from profiling import words
 from profiling.records import Measurement, Memory
 
 TITLE = "Memory over seq_len"

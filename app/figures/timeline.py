@@ -8,8 +8,8 @@ from itertools import groupby
 import numpy as np
 import plotly.graph_objects as go
 
-from app import words
 from app.figures.style import Absent, Chart, Palette, figure, note
+from profiling import words
 from profiling.records import Measurement, PhaseSpan, Timeline
 
 TITLE = "GPU during the job"

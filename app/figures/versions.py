@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from app import words
 from app.figures.style import Absent, Chart, Palette, figure, note
 from kernels.registry import PEERS, VERSIONS
+from profiling import words
 from profiling.records import DeviceFacts, Measurement
 
 TITLE = "Versions on this problem"

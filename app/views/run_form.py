@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import form_check, look, presets, state, words
+from app import form_check, look, presets, state
 from app.form_check import Checked
 from kernels.problem import BLOCK_SIZES, DTYPES, FP8_SCALES, HEAD_DIMS, LOOP_ORDERS, NUM_STAGES, NUM_WARPS
 from kernels.registry import OUR_VERSIONS, VERSIONS
+from profiling import words
 from profiling.records import DeviceFacts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from app import words
+from profiling import words
 from profiling.records import Measurement, Memory
 
 Chip = tuple[str, str, str]

@@ -8,11 +8,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from app import look, programs, state, words
+from app import look, programs, state
 from app.figures import compiled, launches, memory, timeline, versions
 from app.figures.style import Absent, Chart
 from app.views import run_metrics
 from kernels.registry import VERSIONS
+from profiling import words
 from profiling.records import Measurement, Recording, RunRequest
 
 

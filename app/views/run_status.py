@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import look, state, words
+from app import look, state
 from app.figures import limits
 from app.figures.style import Chart
 from app.views import run_metrics
+from profiling import words
 from profiling.job_queue import JobView
 from profiling.records import DeviceFacts, JobError, Measurement, Recording
 

@@ -1,4 +1,8 @@
-"""The tiles each version starts with: measured on an H200 for Hopper, elsewhere what compiles without spills and fits. Pure."""
+"""The tiles each version starts with. Pure.
+
+For Hopper most are the best of a search on an H200; v1 and FP8 at head_dim 256, v3 there with a ragged end, and all
+key-outer ones were chosen, as those for other GPUs, because they compile without spills and fit.
+"""
 
 from __future__ import annotations
 

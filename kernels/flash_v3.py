@@ -27,7 +27,7 @@ def load_tile(
     """A ROWS × COLUMNS tile of one head's row-major matrix, where MASKED says whether it may reach past that.
 
     Past the last column come zeros. Past the last row come zeros by address; by TMA, whose matrix is all heads on top of
-    each other (a third dimension was measured to cost 3 to 9 %), come the next head's rows, which callers must not let through.
+    each other (a third dimension made it slower, kernels/MEASURED.md), the next head's rows: callers must mask them.
     """
     if TMA:
         return source.load([head * num_rows + first_row, first_column])

@@ -29,16 +29,13 @@ if triton.__version__.startswith("3.6."):
 
 
 class Launch:
-    """Launch for real; remembers what was compiled, newest last, in `compiled` (empty in the interpreter)."""
+    """Launch for real: on the GPU, or in the interpreter."""
 
     def __init__(self, has_tma: bool | None = None) -> None:
         self.has_tma = _local_gpu_has_tma() if has_tma is None else has_tma
-        self.compiled: dict[str, Any] = {}
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-        compiled = kernel[grid](*args, **options)
-        if compiled is not None:
-            self.compiled[kernel.__name__] = compiled
+        kernel[grid](*args, **options)
 
 
 class CompileOnly:

@@ -4,7 +4,7 @@ Scales map the largest magnitude to 448, e4m3's largest finite value. Q and K ge
 (Shah et al. 2024, arXiv 2407.08608, section 3.3, has blocks); V one a channel, so that it can be applied to O, once.
 V is written (head_dim, seq_len_kv), because Hopper's matrix units read 8-bit operands only along the summed dimension.
 K's rows are stored in an order in which each thread's weights P leave the first product just as the second one wants
-them; without it, every P is shuffled between threads (a third of the softmax's instructions).
+them; without it, P is shuffled between threads (48 shuffle instructions in the Hopper kernel instead of 16).
 """
 
 from __future__ import annotations

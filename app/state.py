@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import threading
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
-from pydantic import ValidationError
 
 from app.presets import FIRST_ON_A_GPU, PRESETS
 from kernels.architecture import ARCHITECTURES
 from kernels.problem import BLOCK_SIZES, DTYPES, FP8_SCALES, HEAD_DIMS, LOOP_ORDERS, NUM_STAGES, NUM_WARPS, TileConfig
 from kernels.registry import OUR_VERSIONS
+from profiling.foreign_text import MAX_NAME
 from profiling.job_queue import JobQueue, JobView
-from profiling.records import DeviceFacts, Recording, first_sentence
+from profiling.records import DeviceFacts
+from profiling.snapshot import AnySnapshot, NotASnapshot, Snapshot, read
+from profiling.store import Store, StoreProblem
 
 _WARM_AFTER_S = 2.0
+FEWEST_DIGITS = 8
 GALLERY = Path(__file__).with_name("gallery")
 
 FORM_DEFAULTS: dict[str, str | bool] = {
@@ -51,7 +55,7 @@ TILE_FIELDS = ("block_m", "block_n", "num_warps", "num_stages")
 COMPILE_FOR = {f"sm_{number} · {arch.example.split(', ')[-1]}": number for number, arch in ARCHITECTURES.items()}
 DEFAULT_COMPILE_FOR = list(COMPILE_FOR.values()).index(90)
 PRESET_KEY, DEVICE_KEY, COMPILE_FOR_KEY, TABLES_KEY, DETAILS_KEY = "preset", "device", "compile_for", "tables", "details"
-_JOB_PARAM, _RECORDING_PARAM = "job", "recording"
+_JOB_PARAM, _RECORDING_PARAM, SNAPSHOT_PARAM = "job", "recording", "snapshot"
 _OWNER_KEY, _JOB_KEY, _GREETED_KEY, _RUN_NEXT_KEY, _PAGES_KEY, _WARMED_KEY = (
     "_owner",
     "_job",
@@ -85,16 +89,58 @@ def job_queue() -> JobQueue:
 
 
 @st.cache_data(show_spinner=False)
-def _read_recording(path: str, _modified_ns: int) -> Recording | str:
+def _read_recording(path: str, _modified_ns: int) -> AnySnapshot | str:
     try:
-        return Recording.model_validate_json(Path(path).read_bytes())
-    except ValidationError as error:
-        return first_sentence(error)
+        return read(Path(path).read_bytes())
+    except NotASnapshot as error:
+        return str(error)
 
 
-def recordings() -> dict[str, Recording | str]:
+def recordings() -> dict[str, AnySnapshot | str]:
     """The gallery by file name without suffix; a file that is not a recording comes as the sentence saying why."""
     return {path.stem: _read_recording(str(path), path.stat().st_mtime_ns) for path in sorted(GALLERY.glob("*.json"))}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A snapshot found by its reference. origin: where it is: this store, the store by import, the gallery, or only in the queue."""
+
+    snapshot: AnySnapshot
+    id: str
+    origin: Literal["here", "imported", "gallery", "unsaved"]
+
+
+@st.cache_resource(show_spinner=False)
+def store() -> Store | str:
+    """The store, or the sentence saying why there is none."""
+    try:
+        return Store()
+    except StoreProblem as error:
+        return str(error)
+
+
+def find(reference: str) -> Opened | None:
+    """A snapshot by its id or the start of it, in the store or in the gallery; or by 'job-<id>' the job of this server."""
+    if reference.startswith("job-"):
+        return _unsaved(reference)
+    found = store()
+    kept = None if isinstance(found, str) else found.get(reference)
+    if kept is not None:
+        return Opened(kept.snapshot, kept.id, kept.origin)
+    for one in recordings().values():
+        if not isinstance(one, str) and len(reference) >= FEWEST_DIGITS and one.id.startswith(reference):
+            return Opened(one, one.id, "gallery")
+    return None
+
+
+def _unsaved(reference: str) -> Opened | None:
+    view = _view(reference.removeprefix("job-"))
+    if view is None or not view.finished or not has_result(view):
+        return None
+    measurements = tuple(result for result in view.results if result is not None)
+    title = f"Not saved yet: {view.title}"[:MAX_NAME]
+    snapshot = Snapshot(title=title, created_at=view.finished_at or view.submitted_at, measurements=measurements)
+    return Opened(snapshot, reference, "unsaved")
 
 
 def opened_recording() -> str | None:

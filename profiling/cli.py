@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
 from kernels.registry import version
 from profiling.doctor import examine
 from profiling.job_queue import JobQueue, JobView
-from profiling.records import Measurement, Progress, Recording
+from profiling.records import Measurement, Progress
 from profiling.run_options import add_run_options, plan
+from profiling.snapshot import Snapshot
 from profiling.text_report import table
 
 RIGHT, NOT_RIGHT, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -79,8 +81,9 @@ def _record(options: argparse.Namespace, queue: JobQueue) -> int:
     if not options.out.parent.is_dir():  # before minutes of measuring
         raise BadInput(f"out = {options.out} is not possible: there is no folder {options.out.parent}.")
     measurements = _measure(options, queue)
-    recording = Recording(title=options.title, note=options.note, measurements=measurements)
-    _write_whole(options.out, recording.model_dump_json() + "\n")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    snapshot = Snapshot(title=options.title, note=options.note, created_at=now, measurements=measurements)
+    _write_whole(options.out, snapshot.document.decode())
     print(f"{options.out}: {', '.join(measurement.request.kernel for measurement in measurements)}.", file=sys.stderr)
     return _verdict(measurements)
 

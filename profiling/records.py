@@ -14,8 +14,8 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from kernels.problem import AttentionProblem, Frozen, Precision, TileConfig
 from kernels.registry import VERSIONS
+from profiling.foreign_text import Moment
 
-SCHEMA_VERSION = 1
 INTERPRETER = "interpreter"
 
 Provenance = Literal["measured", "interpreted", "compiled", "modelled"]
@@ -297,7 +297,7 @@ class Measurement(Frozen):
     request: RunRequest
     tiles: TileConfig | None
     environment: Environment
-    started_at: str
+    started_at: Moment
     duration_s: float
     first_launch_ms: float | None = None
     accuracy: Accuracy | None = None
@@ -342,15 +342,6 @@ class Measurement(Frozen):
         """The device's data-sheet rate for the number format of this run."""
         device = self.environment.device
         return device.peak_fp8_tflops if self.request.precision.fp8 else device.peak_bf16_tflops
-
-
-class Recording(Frozen):
-    """Measurements kept as a file: the gallery's entries. Made by `python -m profiling record`."""
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    title: str
-    note: str
-    measurements: Annotated[tuple[Measurement, ...], Field(min_length=1)]
 
 
 class Ready(Frozen):

@@ -19,10 +19,10 @@ from profiling.records import (
     Measurement,
     Memory,
     PhaseSpan,
-    Recording,
     RunRequest,
     Timeline,
 )
+from profiling.snapshot import Snapshot
 
 TINY = AttentionProblem(batch=1, num_heads=2, num_kv_heads=2, seq_len_q=256, seq_len_kv=256, head_dim=64, causal=True)
 LONG = AttentionProblem(seq_len_q=16384, seq_len_kv=16384, head_dim=128, causal=True)
@@ -249,6 +249,8 @@ def failed(kernel: str = "v3", error: JobError | None = None) -> Measurement:
 
 def recording(
     title: str = "Made-up recording", note: str = "For tests.", kernels: tuple[str, ...] = tuple(INVENTED_MS)
-) -> Recording:
+) -> Snapshot:
     """Several versions on one problem, as the gallery keeps them."""
-    return Recording(title=title, note=note, measurements=tuple(on_gpu(kernel) for kernel in kernels))
+    return Snapshot(
+        title=title, note=note, created_at="2026-11-29T13:10:00+00:00", measurements=tuple(on_gpu(kernel) for kernel in kernels)
+    )

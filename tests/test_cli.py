@@ -12,8 +12,9 @@ import pytest
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import OUR_VERSIONS, VERSIONS
 from profiling.cli import _parser, is_missing_peer, main
-from profiling.records import DeviceFacts, JobError, Measurement, Recording, RunRequest
+from profiling.records import DeviceFacts, JobError, Measurement, RunRequest
 from profiling.run_options import EXPLAINED, Plan, plan
+from profiling.snapshot import read
 from profiling.text_report import table
 from tests import records_for_tests as made_up
 
@@ -209,7 +210,7 @@ def test_record_writes_measurements_of_several_versions(tmp_path):
     line = "record --kernel native,v2 --seq-len 64 --num-heads 1 --probes accuracy --device interpreter --title Small"
     done = call(*line.split(), "--note", "For a test.", "--out", str(file))
     assert done.returncode == 0, done.stderr
-    recording = Recording.model_validate_json(file.read_bytes())
+    recording = read(file.read_bytes())
     assert (recording.title, recording.note) == ("Small", "For a test.")
     assert [(m.request.kernel, m.accuracy.passed) for m in recording.measurements] == [("native", True), ("v2", True)]
     assert [path.name for path in tmp_path.iterdir()] == ["small.json"]

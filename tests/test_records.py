@@ -22,7 +22,6 @@ from profiling.records import (
     Measurement,
     Progress,
     Ready,
-    Recording,
     Result,
     RunRequest,
     first_sentence,
@@ -81,7 +80,6 @@ def measurement(**fields: object) -> Measurement:
         REQUEST,
         Job(job_id="a", requests=(REQUEST, REQUEST.model_copy(update={"kernel": "v2"}))),
         measurement(flags=(Flag(name="few", severity="caution", short="n = 3", sentence="Too few samples."),)),
-        Recording(title="Ünïcode </script> $x$", note="", measurements=(measurement(),)),
     ],
     ids=lambda record: type(record).__name__,
 )

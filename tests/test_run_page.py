@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app import state
 from app.views import run_status
 from kernels.problem import Precision
-from profiling.records import JobError, Progress, Recording, RunRequest
+from profiling.records import JobError, Progress, RunRequest
 from tests import records_for_tests as records
 from tests.fake_queue import FakeQueue, result_of
 
@@ -281,8 +281,8 @@ def test_while_devices_are_looked_for_the_page_is_there(monkeypatch: pytest.Monk
 @pytest.fixture
 def gallery(monkeypatch: pytest.MonkeyPatch, tmp_path, on_cpu: FakeQueue) -> AppTest:
     nasty = '<img src=x onerror="alert(1)"> **bold** :red[x]'
-    found: Recording = records.recording(title=nasty, note=nasty)
-    (tmp_path / "one.json").write_text(found.model_dump_json())
+    found = records.recording(title=nasty, note=nasty)
+    (tmp_path / "one.json").write_text(found.document.decode())
     (tmp_path / "broken.json").write_text('{"title": 1}')
     monkeypatch.setattr(state, "GALLERY", tmp_path)
     page = opened()

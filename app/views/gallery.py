@@ -6,20 +6,20 @@ import streamlit as st
 
 from app import look, state
 from app.views import run_metrics, run_result
-from profiling.records import Recording
+from profiling.snapshot import AnySnapshot
 
 
 def page() -> None:
     """The list, or the recording that was opened."""
     found = state.recordings()
     opened = found.get(state.opened_recording() or "")
-    if isinstance(opened, Recording):
+    if opened is not None and not isinstance(opened, str):
         _opened(opened)
     else:
         _list(found)
 
 
-def _list(found: dict[str, Recording | str]) -> None:
+def _list(found: dict[str, AnySnapshot | str]) -> None:
     look.title("Recordings from a real GPU")
     look.sentence("Not measured here: each is a file that the same worker wrote on the GPU it names, every sample in it.")
     if not found:
@@ -36,7 +36,7 @@ def _list(found: dict[str, Recording | str]) -> None:
             st.button("Open", key=f"open {name}", on_click=state.open_recording, args=(name,))
 
 
-def _opened(recording: Recording) -> None:
+def _opened(recording: AnySnapshot) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
         look.title(run_result.title([one.request for one in recording.measurements]))
         with st.container(horizontal=True, gap="small", width="content", vertical_alignment="center"):

@@ -14,7 +14,8 @@ from app.figures.style import Absent, Chart
 from app.views import run_metrics
 from kernels.registry import VERSIONS
 from profiling import words
-from profiling.records import Measurement, Recording, RunRequest
+from profiling.records import Measurement, RunRequest
+from profiling.snapshot import SUFFIX, Snapshot, file_of
 
 
 def show(measurements: Sequence[Measurement], recorded: bool = False) -> None:
@@ -40,10 +41,10 @@ def toolbar(measurements: Sequence[Measurement], title: str, note: str = "") -> 
             "Download",
             on_click="ignore",
             icon=":material/download:",
-            mime="application/json",
+            mime="application/gzip",
             file_name=_file_name(measurements[0]),
-            data=lambda: Recording(title=title, note=note, measurements=tuple(measurements)).model_dump_json(indent=1),
-            help="The measurements as one JSON file.",
+            data=lambda: file_of(_snapshot(measurements, title, note)),
+            help="The measurements as one snapshot file.",
         )
 
 
@@ -154,4 +155,9 @@ def _facts(measurement: Measurement) -> list[dict[str, str]]:
 
 def _file_name(measurement: Measurement) -> str:
     problem = measurement.request.problem
-    return f"flashscope-{measurement.request.kernel}-{problem.seq_len_q}x{problem.head_dim}.json"
+    return f"{measurement.request.kernel}-{problem.seq_len_q}x{problem.head_dim}{SUFFIX}"
+
+
+def _snapshot(measurements: Sequence[Measurement], title: str, note: str) -> Snapshot:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Snapshot(title=title, note=note, created_at=now, measurements=tuple(measurements))

@@ -10,7 +10,7 @@ from app.figures.style import Chart
 from app.views import run_metrics
 from profiling import words
 from profiling.job_queue import JobView
-from profiling.records import DeviceFacts, JobError, Measurement, Recording
+from profiling.records import DeviceFacts, JobError, Measurement
 
 _PHASES = {
     "starting": "Starting the worker",
@@ -55,7 +55,7 @@ def no_gpu(devices: tuple[DeviceFacts, ...]) -> None:
 
 def _what_a_gpu_gives() -> None:
     """The gallery's first recording in one line."""
-    recording = next((one for one in state.recordings().values() if isinstance(one, Recording)), None)
+    recording = next((one for one in state.recordings().values() if not isinstance(one, str)), None)
     if recording is not None:
         device = recording.measurements[0].environment.device.short_name.split(" · ")[0]
         problem = recording.measurements[0].request.problem.title

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import look, state
 from app.figures import limits
@@ -23,9 +24,23 @@ _PHASES = {
 }
 
 
-@st.fragment(run_every=0.3)
 def discovering() -> None:
     """Look again until the devices are known, then draw the whole page."""
+    with _place_of_its_own():
+        _discovering()
+
+
+def _place_of_its_own() -> DeltaGenerator:
+    """A container for a fragment alone.
+
+    A fragment that runs again right after the script drops what of it the browser has not had yet. Whatever follows it in
+    the same container would then reach the browser without it, and the browser gives up the page ("Bad delta path index").
+    """
+    return st.container()
+
+
+@st.fragment(run_every=0.3)
+def _discovering() -> None:
     if state.job_queue().devices_ready:
         st.rerun()
     look.chips([("wait", "looking for GPUs", "NVIDIA's management library is being asked.")])
@@ -67,9 +82,14 @@ def _run_tiny() -> None:
     state.ask_to_run()
 
 
-@st.fragment(run_every=0.5)
 def live(job_id: str) -> None:
     """The job that waits or runs; only this panel is drawn again, and the whole page once when it has ended."""
+    with _place_of_its_own():
+        _live(job_id)
+
+
+@st.fragment(run_every=0.5)
+def _live(job_id: str) -> None:
     view = state.job_queue().view(job_id)
     if view.finished:
         st.rerun()

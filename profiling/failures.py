@@ -5,9 +5,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
+from pydantic import ValidationError
+
 from kernels.problem import BLOCK_SIZES
 from kernels.registry import Refused
-from profiling.records import CompileReport, ErrorKind, JobError, Phase, RunRequest
+from profiling.records import CompileReport, ErrorKind, JobError, Phase, RunRequest, first_sentence
 
 # After one of these every later CUDA call of the process fails: only a new process helps (pytorch#95542).
 _STICKY = (
@@ -26,7 +28,7 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _NO_KERNEL = ("no available kernel", "no valid execution plans")
 _COMPILER_ERRORS = {"CompilationError", "PTXASError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct"}
 _COMPILER_WORDS = ("passmanager::run failed", "ptxas")
-_RAW_CHARACTERS = 20_000
+_RAW_CHARACTERS, _SENTENCE_CHARACTERS = 20_000, 2_000
 
 Compile = Callable[[RunRequest, int], tuple[CompileReport, ...]]
 
@@ -96,8 +98,10 @@ def _kind_and_sentence(error: BaseException, names: set[str], kernel: str, phase
         return "refused", f"{kernel} cannot run here: {detail}."
     if _says(error, _NO_KERNEL):
         return "refused", f"{kernel} has no kernel for this problem on this device ({detail})."
+    if isinstance(error, ValidationError):
+        return "launch", f"{kernel} gave what is no result: {first_sentence(error)}"
     if isinstance(error, ValueError):
-        return "refused", first_line
+        return "refused", first_line[:_SENTENCE_CHARACTERS]
     return "launch", f"{kernel} failed in phase '{phase}' ({type(error).__name__}: {detail})."
 
 

@@ -1,84 +1,159 @@
 """Every record that crosses a process, a disk or a wire. Pure: pydantic and numpy, neither torch nor Triton.
 
 All are frozen, strict, closed to unknown fields, with finite numbers, units in the names, and None with a reason (in
-`missing`) where a reading could not be had.
+`missing`) where a reading could not be had. A file from anywhere may hold them, so what cannot have been measured is
+refused here, once: whoever reads a record may divide by its times, draw its series and trust its lengths.
 """
 
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Literal
+import math
+import re
+import reprlib
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError, model_validator
 
 from kernels.problem import AttentionProblem, Frozen, Precision, TileConfig
 from kernels.registry import VERSIONS
-from profiling.foreign_text import Moment
+from profiling.foreign_text import Moment, cleaned, printable
 
 INTERPRETER = "interpreter"
 
 Provenance = Literal["measured", "interpreted", "compiled", "modelled"]
-Probe = Literal["accuracy", "latency", "memory", "compile"]
+Probe = Literal["accuracy", "latency", "memory", "compile", "tiles"]
 PROBES: tuple[Probe, ...] = ("accuracy", "latency", "memory", "compile")
+InputKind = Literal["normal", "peaked", "sliding", "outliers", "steady", "ramp"]
 Severity = Literal["ok", "info", "caution", "bad"]
 ErrorKind = Literal["refused", "compile", "launch", "out_of_memory", "timeout", "crashed", "cancelled"]
-Phase = Literal["starting", "compile", "inputs", "check", "latency", "memory", "observe"]
+Phase = Literal["starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace"]
+
+MAX_NUMBERS = 1_000_000
+_LONGEST_SERIES = 50_000
+_LONGEST_JOB_S = 1e6
+
+Text = Annotated[str, Field(max_length=20_000), AfterValidator(printable)]
+Words = Annotated[str, Field(max_length=500), AfterValidator(printable)]
+KernelName = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(printable)]
+Missing = Annotated[dict[Words, Text], Field(max_length=100)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Limit = Annotated[int, Field(ge=1, lt=2**63)]
+Capability = Annotated[int, Field(ge=10, le=9999)]
+Error = Annotated[float, Field(ge=0)]
+Ms = Annotated[float, Field(ge=0, le=1e9)]
+Seconds = Annotated[float, Field(ge=0, le=_LONGEST_JOB_S)]
+Tflops = Annotated[float, Field(ge=1e-3, le=1e6)]
+Amount = Annotated[float, Field(ge=0, le=1e30)]
+Reading = Annotated[float, Field(ge=0, le=1e9)]
+BytesPerS = Annotated[float, Field(ge=1e3, le=1e18)]
+
+_shortened = reprlib.Repr()
+_shortened.maxstring, _shortened.maxlevel, _shortened.maxdict, _shortened.maxlist = 60, 2, 2, 3
 
 
 def first_sentence(error: ValidationError) -> str:
     """What a person should read of a pydantic error: the first problem, with its value, without pydantic's prefix."""
     problem = error.errors(include_url=False)[0]
     message = problem["msg"].removeprefix("Value error, ")
-    where = ".".join(str(part) for part in problem["loc"])
-    return message if problem["type"] == "value_error" else f"{where} = {problem['input']!r} is not possible: {message}."
+    where = ".".join(cleaned(str(part)[:60]) for part in problem["loc"])
+    if problem["type"] == "value_error":
+        return message
+    if problem["type"] == "missing":
+        return f"{where} is missing."
+    if problem["type"] == "extra_forbidden":
+        return f"{where} is not possible: there is no such field."
+    message = re.sub(r"^\w+ should", "it should", message).replace(" after validation", "")
+    found = _shortened.repr(problem["input"])
+    return f"{where} = {found if len(found) <= 80 else found[:79] + '…'} is not possible: {message}."
 
 
 class Array(Frozen):
-    """A numeric array as base64 of its little-endian bytes, with dtype ('<f4', '<f8', '<i8') and shape."""
+    """A numeric array as base64 of its little-endian bytes, with dtype ('<f4', '<f8', '<i8') and shape; all finite."""
 
-    dtype: Literal["<f4", "<f8", "<i4", "<i8", "|u1"]
-    shape: tuple[int, ...]
-    data: str
+    most_numbers: ClassVar[int] = MAX_NUMBERS
+    may_hide: ClassVar[bool] = False
+
+    dtype: Literal["<f2", "<f4", "<f8", "<i4", "<i8", "|u1"]
+    shape: Annotated[tuple[int, ...], Field(max_length=4), FailFast()]
+    data: Annotated[str, Field(max_length=12 * MAX_NUMBERS)]
 
     @model_validator(mode="after")
     def _whole(self) -> Array:
-        expected = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        if min(self.shape, default=0) < 0 or math.prod(self.shape) > self.most_numbers:
+            raise ValueError(
+                f"an array of shape {self.shape} is not possible: it can hold {self.most_numbers:,} numbers at most."
+            )
+        expected = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         try:
-            found = len(base64.b64decode(self.data, validate=True))
+            found = base64.b64decode(self.data, validate=True)
         except ValueError as error:
-            raise ValueError(f"an array's data is not base64: {error}") from None
-        if min(self.shape, default=0) < 0 or found != expected:
-            raise ValueError(f"an array of shape {self.shape} and dtype {self.dtype} needs {expected} bytes, it has {found}.")
+            raise ValueError(f"an array's data is not base64: {error}.") from None
+        if len(found) != expected:
+            raise ValueError(
+                f"an array of shape {self.shape} and dtype {self.dtype} needs {expected} bytes, it has {len(found)}."
+            )
+        numbers = np.frombuffer(found, dtype=self.dtype)
+        if not (np.isfinite(numbers) | (self.may_hide & (numbers == -np.inf))).all():
+            raise ValueError("an array with NaN or infinity is not possible: its numbers are finite.")
         return self
 
-    @staticmethod
-    def of(values: object, dtype: str = "<f8") -> Array:
+    @classmethod
+    def of(cls, values: object, dtype: str = "<f8") -> Self:
         """The record of anything numpy can turn into an array."""
         array = np.ascontiguousarray(values, dtype=dtype)
-        return Array(dtype=dtype, shape=array.shape, data=base64.b64encode(array.tobytes()).decode())
+        return cls(dtype=dtype, shape=array.shape, data=base64.b64encode(array.tobytes()).decode())
+
+    def series(self, name: str) -> int:
+        """The length, for an array that must have one dimension. Raises ValueError when it has not."""
+        if len(self.shape) != 1:
+            raise ValueError(f"{name} of shape {self.shape} is not possible: it is one series.")
+        return self.shape[0]
 
     def numpy(self) -> np.ndarray:
         """The array, read-only."""
         return np.frombuffer(base64.b64decode(self.data), dtype=self.dtype).reshape(self.shape)
 
 
+class Frames(Array):
+    """An array of a trace: tile after tile, -inf where a key is hidden or a row has seen nothing."""
+
+    most_numbers: ClassVar[int] = 8 * MAX_NUMBERS
+    may_hide: ClassVar[bool] = True
+
+
+class TraceChoice(Frozen):
+    """Whose tiles the probe `tiles` watches: one query block of one head. query_block None: the last one."""
+
+    batch_index: Count = 0
+    head: Count = 0
+    query_block: Count | None = None
+
+
 class RunRequest(Frozen):
     """One kernel on one problem: everything needed to repeat it.
 
     device is 'interpreter' or a GPU's UUID; compile_for a compute capability (90 for sm_90) for the compile report,
-    None for the device's own. tiles None means the version's default there, which the Measurement then names.
+    None for the device's own. tiles None means the version's default there, which the Measurement then names. inputs is
+    what Q, K and V are drawn from, seeded: see profiling.teaching_inputs.
     """
 
-    kernel: str
+    kernel: KernelName
     problem: AttentionProblem
     precision: Precision = Precision()
     tiles: TileConfig | None = None
     direction: Literal["forward"] = "forward"
-    device: str = INTERPRETER
-    compile_for: int | None = None
-    probes: tuple[Probe, ...] = PROBES
-    seed: int = 0
+    device: Words = INTERPRETER
+    compile_for: Capability | None = None
+    probes: Annotated[tuple[Probe, ...], Field(max_length=5), FailFast()] = PROBES
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
+    inputs: InputKind = "normal"
+    trace: TraceChoice = TraceChoice()
+
+
+def _shared(request: RunRequest) -> tuple[object, ...]:
+    return request.problem, request.device, request.seed, request.inputs
 
 
 class Job(Frozen):
@@ -91,8 +166,8 @@ class Job(Frozen):
     def _one_problem(self) -> Job:
         first = self.requests[0]
         for request in self.requests[1:]:
-            if (request.problem, request.device, request.seed) != (first.problem, first.device, first.seed):
-                raise ValueError("a job's requests must share problem, device and seed.")
+            if _shared(request) != _shared(first):
+                raise ValueError("a job's requests must share problem, device, seed and inputs.")
         return self
 
 
@@ -103,22 +178,28 @@ class DeviceFacts(Frozen):
     large matrix product and copy reached. interpreter_tile_ms: what one 64 × 64 × head_dim 64 tile costs there.
     """
 
-    id: str
+    id: Words
     kind: Literal["gpu", "interpreter"]
-    name: str
-    capability: int | None = None
-    sm_count: int | None = None
-    memory_bytes: int | None = None
-    l2_bytes: int | None = None
-    shared_memory_per_block_bytes: int | None = None
-    peak_bf16_tflops: float | None = None
-    peak_fp8_tflops: float | None = None
-    peak_bandwidth_bytes_per_s: float | None = None
-    peak_source: str | None = None
-    measured_bf16_tflops: float | None = None
-    measured_bandwidth_bytes_per_s: float | None = None
-    interpreter_tile_ms: float | None = None
-    missing: dict[str, str] = {}
+    name: Words
+    capability: Capability | None = None
+    sm_count: Limit | None = None
+    memory_bytes: Count | None = None
+    l2_bytes: Count | None = None
+    shared_memory_per_block_bytes: Count | None = None
+    peak_bf16_tflops: Tflops | None = None
+    peak_fp8_tflops: Tflops | None = None
+    peak_bandwidth_bytes_per_s: BytesPerS | None = None
+    peak_source: Text | None = None
+    measured_bf16_tflops: Tflops | None = None
+    measured_bandwidth_bytes_per_s: BytesPerS | None = None
+    interpreter_tile_ms: Ms | None = None
+    missing: Missing = {}
+
+    @model_validator(mode="after")
+    def _interpreter_by_id_and_kind(self) -> DeviceFacts:
+        if (self.id == INTERPRETER) != (self.kind == "interpreter"):
+            raise ValueError(f"a device of kind {self.kind} with the id {self.id!r} is not possible.")
+        return self
 
     @property
     def short_name(self) -> str:
@@ -132,13 +213,13 @@ class Environment(Frozen):
     """Where and with what a measurement was made."""
 
     device: DeviceFacts
-    python_version: str
-    torch_version: str
-    triton_version: str | None
-    cuda_version: str | None
-    driver_version: str | None
-    commit: str | None
-    missing: dict[str, str] = {}
+    python_version: Words
+    torch_version: Words
+    triton_version: Words | None
+    cuda_version: Words | None
+    driver_version: Words | None
+    commit: Words | None
+    missing: Missing = {}
 
 
 class Accuracy(Frozen):
@@ -151,19 +232,33 @@ class Accuracy(Frozen):
     """
 
     provenance: Literal["measured", "interpreted"]
-    relative_error: float | None
-    max_abs_error: float | None
-    allowed_relative_error: float
-    allowed_because: str
-    lse_max_abs_error: float | None
-    allowed_lse_error: float | None
-    non_finite: int
-    rows_checked: int
-    rows_total: int
+    relative_error: Error | None
+    max_abs_error: Error | None
+    allowed_relative_error: Error
+    allowed_because: Text
+    lse_max_abs_error: Error | None
+    allowed_lse_error: Error | None
+    non_finite: Count
+    rows_checked: Count
+    rows_total: Count
     passed: bool
-    end_to_end_relative_error: float | None = None
-    allowed_end_to_end_error: float | None = None
-    missing: dict[str, str] = {}
+    end_to_end_relative_error: Error | None = None
+    allowed_end_to_end_error: Error | None = None
+    missing: Missing = {}
+
+    @model_validator(mode="after")
+    def _passed_by_its_own_numbers(self) -> Accuracy:
+        if self.rows_checked > self.rows_total:
+            raise ValueError(f"{self.rows_checked:,} rows checked of {self.rows_total:,} is not possible.")
+        pairs = (
+            (self.relative_error, self.allowed_relative_error),
+            (self.lse_max_abs_error, self.allowed_lse_error),
+            (self.end_to_end_relative_error, self.allowed_end_to_end_error),
+        )
+        over = any(error is not None and allowed is not None and error > allowed for error, allowed in pairs)
+        if self.passed and (self.relative_error is None or self.non_finite or not self.rows_checked or over):
+            raise ValueError("an accuracy that passed with an error that is not allowed is not possible.")
+        return self
 
 
 class Latency(Frozen):
@@ -177,6 +272,20 @@ class Latency(Frozen):
     mode: Literal["cold", "wall"]
     samples_ms: Array
     round_of: Array
+
+    @model_validator(mode="after")
+    def _launches(self) -> Latency:
+        if (self.provenance == "measured") != (self.mode == "cold"):
+            raise ValueError(f"a latency that is {self.provenance}, in mode {self.mode}, is not possible.")
+        n = self.samples_ms.series("samples_ms")
+        if not 1 <= n <= _LONGEST_SERIES or self.round_of.series("round_of") != n:
+            raise ValueError(f"{n:,} launches in {self.round_of.shape} rounds are not possible: a launch is of one round.")
+        samples, rounds = self.samples_ms.numpy(), self.round_of.numpy()
+        if not 1e-12 <= samples.min() <= samples.max() <= 1e9:
+            raise ValueError(f"a launch of {samples.min():.3g} to {samples.max():.3g} ms is not possible.")
+        if self.round_of.dtype not in ("<i4", "<i8") or rounds[0] < 0 or (np.diff(rounds) < 0).any():
+            raise ValueError("rounds that are not whole numbers from 0 upwards, in order, are not possible.")
+        return self
 
     @property
     def n(self) -> int:
@@ -202,40 +311,161 @@ class Memory(Frozen):
     """
 
     provenance: Literal["measured", "interpreted"]
-    inputs_bytes: int
-    outputs_bytes: int
-    scores_bytes: int
-    torch_added_bytes: int | None
-    torch_peak_allocated_bytes: int | None
-    torch_peak_reserved_bytes: int | None
-    nvml_used_before_bytes: int | None
-    nvml_used_peak_bytes: int | None
-    nvml_used_after_bytes: int | None
-    missing: dict[str, str] = {}
+    inputs_bytes: Count
+    outputs_bytes: Count
+    scores_bytes: Count
+    torch_added_bytes: Count | None
+    torch_peak_allocated_bytes: Count | None
+    torch_peak_reserved_bytes: Count | None
+    nvml_used_before_bytes: Count | None
+    nvml_used_peak_bytes: Count | None
+    nvml_used_after_bytes: Count | None
+    missing: Missing = {}
 
 
 class PhaseSpan(Frozen):
     """A stretch of the job on the timeline. sampled: whether NVML was read meanwhile (never while launches are timed)."""
 
     phase: Phase
-    start_s: float
-    end_s: float
+    start_s: Seconds
+    end_s: Seconds
     sampled: bool
+
+    @model_validator(mode="after")
+    def _forwards(self) -> PhaseSpan:
+        if self.end_s < self.start_s:
+            raise ValueError(f"a phase from {self.start_s:g} to {self.end_s:g} s is not possible: it ends before it starts.")
+        return self
 
 
 class Timeline(Frozen):
     """NVML readings over the job, seconds from its start; a series that the device does not give is None, with a reason."""
 
     provenance: Literal["measured"] = "measured"
-    spans: tuple[PhaseSpan, ...]
+    spans: Annotated[tuple[PhaseSpan, ...], Field(max_length=500), FailFast()]
     t_s: Array
     power_w: Array | None
     sm_clock_mhz: Array | None
     memory_used_bytes: Array | None
     temperature_c: Array | None
-    power_limit_w: float | None = None
-    max_sm_clock_mhz: float | None = None
-    missing: dict[str, str] = {}
+    power_limit_w: Reading | None = None
+    max_sm_clock_mhz: Reading | None = None
+    missing: Missing = {}
+
+    @model_validator(mode="after")
+    def _series_of_one_length(self) -> Timeline:
+        n = self.t_s.series("t_s")
+        readings = {
+            name: getattr(self, name)
+            for name in ("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c")
+            if getattr(self, name) is not None
+        }
+        for name, reading in readings.items():
+            if n > _LONGEST_SERIES or reading.series(name) != n:
+                raise ValueError(f"{name} of shape {reading.shape} is not possible beside {n:,} moments.")
+            if n and not -300 <= reading.numpy().min() <= reading.numpy().max() <= 1e18:
+                raise ValueError(f"{name} from {reading.numpy().min():.3g} to {reading.numpy().max():.3g} is not possible.")
+        moments = self.t_s.numpy()
+        if n and (moments[0] < 0 or moments[-1] > _LONGEST_JOB_S or (np.diff(moments) < 0).any()):
+            raise ValueError("moments that are not seconds from the job's start, in order, are not possible.")
+        return self
+
+
+class Replay(Frozen):
+    """The proof of a trace: the same tiles computed again in NumPy, and the kernel's own output beside the last frame.
+
+    *_error: largest absolute difference over all stored tiles, each divided by the largest magnitude of its quantity, 1e30
+    where one side is no finite number. allowed_*: the largest bound anywhere, derived from the formats the kernel rounds to;
+    passed asks that every element is within its own. output_error: the last frame's O against the output of a launch
+    without the trace.
+    """
+
+    scores_error: Error
+    allowed_scores_error: Error
+    m_error: Error
+    l_error: Error
+    alpha_error: Error
+    acc_error: Error
+    allowed_error: Error
+    output_error: Error
+    allowed_output_error: Error
+    allowed_because: Text
+    passed: bool
+
+
+_IN_FRAMES = ("<f2", "|u1")
+_KINDS = {"scores": _IN_FRAMES, "acc": _IN_FRAMES, "exact_scores": _IN_FRAMES}
+
+
+class TileTrace(Frozen):
+    """What a kernel did for one query block of one head, tile by tile, as a traced variant of the same kernel stored it.
+
+    T tiles are stored, in the order visited; every: 1 when all visited ones are, n when each n-th is, counted back from the
+    last. key_blocks (T,). A row past seq_len_q is as one that sees nothing: S and m -inf, l, alpha and acc 0.
+    scores (T, BLOCK_M, BLOCK_N): S after sm_scale, -inf where hidden; float16, or where that is too much bytes 0 to 254
+    for -scores_limit to scores_limit, 255 hidden. m, l, alpha (T, BLOCK_M), float32, after the tile, in natural units:
+    alpha = exp(m before - m after), 0 while nothing was seen before. It is what the tile multiplies the accumulator by,
+    except that v1's, being normalised, is multiplied by alpha · l before / l after. acc (T, BLOCK_M, head_dim): O as the
+    version holds it after the tile, normalised or not; float16 or bytes likewise with acc_limit.
+    rescaled_rows (query blocks, key blocks) of the traced head: rows whose maximum rose at that tile, the first from -inf
+    included, -1 where the kernel never went; (0, 0) where it would be too large. With FP8: exact_scores like scores, from
+    the inputs before they were quantised, K's mean off where the kernel's is; q_scale (BLOCK_M,), k_scale (T, BLOCK_N).
+    """
+
+    provenance: Literal["measured", "interpreted"]
+    batch_index: Count
+    head: Count
+    query_block: Count
+    visited: Count
+    every: Limit
+    key_blocks: Array
+    scores: Frames
+    scores_limit: Error
+    m: Frames
+    l: Frames  # noqa: E741  the field's name
+    alpha: Frames
+    acc: Frames
+    acc_limit: Error
+    normalised: bool
+    rescaled_rows: Array
+    replay: Replay
+    exact_scores: Frames | None = None
+    q_scale: Array | None = None
+    k_scale: Array | None = None
+    missing: Missing = {}
+
+    @model_validator(mode="after")
+    def _whole(self) -> TileTrace:
+        stored = self.key_blocks.series("key_blocks")
+        if not stored <= self.visited:
+            raise ValueError(f"{stored} stored tiles of {self.visited} visited ones are not possible.")
+        if len(self.scores.shape) != 3 or len(self.acc.shape) != 3 or len(self.rescaled_rows.shape) != 2:
+            raise ValueError("a trace's scores and acc have three dimensions, its rescaled_rows two.")
+        rows, keys = self.scores.shape[1:]
+        expected = {"scores": (stored, rows, keys), "acc": (stored, rows, self.acc.shape[2])}
+        expected |= dict.fromkeys(("m", "l", "alpha"), (stored, rows))
+        expected |= {"exact_scores": (stored, rows, keys), "q_scale": (rows,), "k_scale": (stored, keys)}
+        for name, shape in expected.items():
+            array = getattr(self, name)
+            if array is not None and (array.shape != shape or array.dtype not in _KINDS.get(name, ("<f4",))):
+                raise ValueError(f"{name} of shape {array.shape} and {array.dtype} is not possible in this trace.")
+        if self.key_blocks.dtype != "<i4" or self.rescaled_rows.dtype != "<i4":
+            raise ValueError("a trace's key_blocks and rescaled_rows are whole numbers of 32 bits.")
+        return self
+
+    def fits(self, problem: AttentionProblem, tiles: TileConfig) -> bool:
+        """Whether it can be of this problem in these tiles."""
+        blocks = (math.ceil(problem.seq_len_q / tiles.block_m), math.ceil(problem.seq_len_kv / tiles.block_n))
+        keys = self.key_blocks.numpy()
+        return (
+            self.scores.shape[1:] == (tiles.block_m, tiles.block_n)
+            and self.acc.shape[2] == problem.head_dim
+            and self.rescaled_rows.shape in ((0, 0), blocks)
+            and self.query_block < blocks[0]
+            and (not keys.size or (keys.min() >= 0 and keys.max() < blocks[1]))
+            and self.head < problem.num_heads
+            and self.batch_index < problem.batch
+        )
 
 
 class CompileReport(Frozen):
@@ -245,30 +475,30 @@ class CompileReport(Frozen):
     """
 
     provenance: Literal["compiled"] = "compiled"
-    kernel: str
-    capability: int
-    triton_version: str
-    compile_ms: float
-    registers_per_thread: int
-    max_registers_per_thread: int
-    spill_bytes: int
-    shared_memory_bytes: int
-    shared_memory_limit_bytes: int
-    warps_per_program: int
-    programs_per_sm: int
-    warps_per_sm: int
-    max_warps_per_sm: int
+    kernel: Words
+    capability: Annotated[int, Field(ge=80, le=9999)]
+    triton_version: Words
+    compile_ms: Ms
+    registers_per_thread: Count
+    max_registers_per_thread: Limit
+    spill_bytes: Count
+    shared_memory_bytes: Count
+    shared_memory_limit_bytes: Limit
+    warps_per_program: Count
+    programs_per_sm: Count
+    warps_per_sm: Count
+    max_warps_per_sm: Limit
     limited_by: Literal["registers", "shared memory", "warps", "blocks", "does not fit"]
-    counts: dict[str, int] = {}
+    counts: Annotated[dict[Words, Count], Field(max_length=100)] = {}
 
 
 class Flag(Frozen):
     """A word that stands beside the number: short for a chip, sentence for its explanation."""
 
-    name: str
+    name: Words
     severity: Severity
-    short: str
-    sentence: str
+    short: Words
+    sentence: Text
 
 
 class JobError(Frozen):
@@ -278,13 +508,13 @@ class JobError(Frozen):
     """
 
     kind: ErrorKind
-    sentence: str
-    needs: float | None = None
-    has: float | None = None
-    unit: str = ""
+    sentence: Text
+    needs: Amount | None = None
+    has: Amount | None = None
+    unit: Words = ""
     cure: TileConfig | None = None
-    fits: tuple[tuple[TileConfig, int], ...] = ()
-    raw: str = ""
+    fits: Annotated[tuple[tuple[TileConfig, Count], ...], Field(max_length=40), FailFast()] = ()
+    raw: Text = ""
 
 
 class Measurement(Frozen):
@@ -298,21 +528,29 @@ class Measurement(Frozen):
     tiles: TileConfig | None
     environment: Environment
     started_at: Moment
-    duration_s: float
-    first_launch_ms: float | None = None
+    duration_s: Seconds
+    first_launch_ms: Ms | None = None
     accuracy: Accuracy | None = None
     latency: Latency | None = None
     with_prepass: Latency | None = None
     memory: Memory | None = None
     timeline: Timeline | None = None
-    compiled: tuple[CompileReport, ...] = ()
-    flags: tuple[Flag, ...] = ()
+    compiled: Annotated[tuple[CompileReport, ...], Field(max_length=40), FailFast()] = ()
+    tiles_trace: TileTrace | None = None
+    flags: Annotated[tuple[Flag, ...], Field(max_length=100), FailFast()] = ()
     error: JobError | None = None
 
     @model_validator(mode="after")
     def _no_number_without_a_proof(self) -> Measurement:
-        if self.latency is not None and not (self.accuracy is not None and self.accuracy.passed):
+        timed = [latency for latency in (self.latency, self.with_prepass) if latency is not None]
+        if timed and not (self.accuracy is not None and self.accuracy.passed):
             raise ValueError("a latency without a passed accuracy check is not a result.")
+        trace = self.tiles_trace
+        if trace is not None and (self.tiles is None or not trace.fits(self.request.problem, self.tiles)):
+            raise ValueError("a trace that does not fit the problem and the tiles is not of this run.")
+        kind = self.environment.device.kind
+        if any((latency.provenance == "measured") != (kind == "gpu") for latency in timed):
+            raise ValueError(f"a latency that is {timed[0].provenance} on a device of kind {kind} is not possible.")
         return self
 
     @property
@@ -357,7 +595,7 @@ class Progress(Frozen):
     type: Literal["progress"] = "progress"
     job_id: str
     phase: Phase
-    text: str
+    text: Text
     done: int = 0
     total: int = 0
 

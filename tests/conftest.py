@@ -10,6 +10,7 @@ import pytest
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from profiling.records import Accuracy
+from tests.postgres_server import postgres, store_url  # noqa: F401  (fixtures)
 
 ROOT = Path(__file__).resolve().parent.parent
 # Compiling for a GPU and interpreting exclude each other within a process; the tests' own process compiles.

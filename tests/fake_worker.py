@@ -26,7 +26,7 @@ START = sys.argv[2] if len(sys.argv) > 2 else ""
 
 
 def environment(device_id: str) -> Environment:
-    device = DeviceFacts(id=device_id, kind="interpreter", name=str(os.getpid()))
+    device = DeviceFacts(id=device_id, kind="interpreter" if device_id == "interpreter" else "gpu", name=str(os.getpid()))
     interpret = os.environ.get("TRITON_INTERPRET", "unset")
     return Environment(
         device=device,

@@ -278,7 +278,7 @@ def test_bad_requests_are_refused_in_a_sentence(make_queue):
     queue = make_queue()
     with pytest.raises(ValueError, match="device = GPU-9 is not here: it can be GPU-1, interpreter"):
         queue.submit(requests("ok", device="GPU-9"), "me")
-    with pytest.raises(ValueError, match="must share problem, device and seed"):
+    with pytest.raises(ValueError, match="must share problem, device, seed and inputs"):
         queue.submit(requests("ok") + requests("ok", seed=1), "me")
     with pytest.raises(ValueError, match="requests"):
         queue.submit((), "me")

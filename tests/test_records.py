@@ -20,10 +20,12 @@ from profiling.records import (
     Job,
     Latency,
     Measurement,
+    PhaseSpan,
     Progress,
     Ready,
     Result,
     RunRequest,
+    Timeline,
     first_sentence,
     worker_message,
 )
@@ -132,6 +134,90 @@ def test_a_broken_array_is_refused(fields, sentence):
     assert sentence in first_sentence(caught.value)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+def test_an_array_is_finite(dtype, number):
+    with pytest.raises(ValidationError, match="an array with NaN or infinity is not possible"):
+        Array.of([1.0, number], dtype)
+
+
+@pytest.mark.parametrize("shape", [[2**62, 2**62], [1_000_001], [1] * 5, [0, -1], [2**62, 2**62, 0, -1]])
+def test_an_array_s_shape_costs_nothing_before_it_is_refused(shape):
+    with pytest.raises(ValidationError):
+        Array.model_validate_json(json.dumps({"dtype": "<f8", "shape": shape, "data": ""}))
+
+
+def latency(samples: object = (1.0, 2.0), rounds: object = (0, 1), dtype: str = "<i4", **fields: object) -> Latency:
+    values = {"provenance": "measured", "mode": "cold", "samples_ms": Array.of(samples), "round_of": Array.of(rounds, dtype)}
+    return Latency(**{**values, **fields})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: latency([], []),
+        lambda: latency([0.0, 1.0]),
+        lambda: latency([-1.0, 1.0]),
+        lambda: latency([1.0, 1e10]),
+        lambda: latency([1.0, 1e-13]),
+        lambda: latency([[1.0, 2.0]], [[0, 1]]),
+        lambda: latency(rounds=[0]),
+        lambda: latency(rounds=[1, 0]),
+        lambda: latency(rounds=[-1, 0]),
+        lambda: latency(rounds=[0, 1], dtype="<f8"),
+        lambda: latency(mode="wall"),
+        lambda: latency(np.ones(50_001), np.zeros(50_001)),
+        lambda: accuracy(True).model_copy(update={"relative_error": 1.0}),
+        lambda: accuracy(True).model_copy(update={"relative_error": None}),
+        lambda: accuracy(True).model_copy(update={"non_finite": 1}),
+        lambda: accuracy(True).model_copy(update={"rows_checked": 0}),
+        lambda: accuracy(True).model_copy(update={"rows_checked": 1025}),
+        lambda: accuracy(True).model_copy(update={"lse_max_abs_error": 1.0, "allowed_lse_error": 0.5}),
+        lambda: accuracy(True).model_copy(update={"end_to_end_relative_error": 1.0, "allowed_end_to_end_error": 0.5}),
+        lambda: accuracy(True).model_copy(update={"relative_error": -1.0}),
+        lambda: timeline(t_s=Array.of([0.0, 2.0, 1.0])),
+        lambda: timeline(t_s=Array.of([-1.0, 1.0, 2.0])),
+        lambda: timeline(t_s=Array.of([0.0, 1.0])),
+        lambda: timeline(power_w=Array.of([1.0, 2.0])),
+        lambda: timeline(power_w=Array.of([[1.0, 2.0, 3.0]])),
+        lambda: timeline(power_w=Array.of([1.0, 2.0, 1e30])),
+        lambda: PhaseSpan(phase="check", start_s=2.0, end_s=1.0, sampled=True),
+        lambda: PhaseSpan(phase="check", start_s=2.0, end_s=1e9, sampled=True),
+        lambda: DEVICE.model_copy(update={"kind": "gpu"}),
+        lambda: DEVICE.model_copy(update={"memory_bytes": -1}),
+        lambda: DEVICE.model_copy(update={"name": "x" * 501}),
+        lambda: DEVICE.model_copy(update={"peak_bf16_tflops": 0.0}),
+        lambda: REQUEST.model_copy(update={"kernel": "x" * 41}),
+        lambda: measurement(with_prepass=LATENCY, latency=None, accuracy=None),
+        lambda: measurement(latency=latency()),
+        lambda: measurement(duration_s=-1.0),
+        lambda: measurement(started_at="yesterday"),
+    ],
+)  # fmt: skip
+def test_what_cannot_have_been_measured_is_refused(make):
+    def read_again() -> None:
+        found = make()
+        type(found).model_validate_json(found.model_dump_json())
+
+    with pytest.raises(ValidationError):
+        read_again()
+
+
+def timeline(**fields: object) -> Timeline:
+    readings = dict.fromkeys(("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c"), Array.of([1.0, 2.0, 3.0]))
+    return Timeline(**{"spans": (), "t_s": Array.of([0.0, 1.0, 1.0]), **readings, **fields})
+
+
+def test_what_the_refused_ones_are_made_from_is_possible():
+    for record in (latency(), accuracy(True), timeline(), DEVICE, REQUEST, measurement()):
+        assert type(record).model_validate_json(record.model_dump_json()) == record
+
+
+def test_texts_hide_nothing_and_steer_no_terminal():
+    flag = Flag(name="a\u202e", severity="info", short="\x1b[31mred\x07", sentence="two\nlines\tand 👩\u200d🔬")
+    assert (flag.name, flag.short, flag.sentence) == ("a", "[31mred", "two\nlines\tand 👩\u200d🔬")
+
+
 @pytest.mark.parametrize("proof", [None, accuracy(False)])
 def test_a_speed_without_a_passed_check_is_refused(proof):
     with pytest.raises(ValidationError, match="a latency without a passed accuracy check is not a result"):
@@ -152,6 +238,16 @@ def test_an_unknown_field_is_refused_at_every_depth():
         assert "speed_of_light" in first_sentence(caught.value)
 
 
+def test_a_sentence_about_a_foreign_field_or_value_is_one_short_printable_line():
+    for field, value in (("a\x00\n\u202eb" * 50, 1), ("seed", "\x1b[31m\n" * 500), ("tiles", {"a\n": [{}] * 500})):
+        document = {**json.loads(REQUEST.model_dump_json()), field: value}
+        with pytest.raises(ValidationError) as caught:
+            RunRequest.model_validate_json(json.dumps(document))
+        sentence = first_sentence(caught.value)
+        assert sentence.isprintable()
+        assert len(sentence) < 250
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", '"1.5"', "true"])
 def test_what_is_no_finite_number_is_refused(number):
     text = measurement().model_dump_json().replace('"duration_s":1.5', f'"duration_s":{number}')
@@ -161,8 +257,13 @@ def test_what_is_no_finite_number_is_refused(number):
 
 
 def test_a_job_keeps_to_one_problem_device_and_seed():
-    for change in ({"seed": 1}, {"device": "GPU-1"}, {"problem": PROBLEM.model_copy(update={"causal": False})}):
-        with pytest.raises(ValidationError, match="must share problem, device and seed"):
+    for change in (
+        {"seed": 1},
+        {"device": "GPU-1"},
+        {"problem": PROBLEM.model_copy(update={"causal": False})},
+        {"inputs": "ramp"},
+    ):
+        with pytest.raises(ValidationError, match="must share problem, device, seed and inputs"):
             Job(job_id="a", requests=(REQUEST, REQUEST.model_copy(update=change)))
     with pytest.raises(ValidationError):
         Job(job_id="a", requests=())
@@ -189,4 +290,8 @@ def test_interpreted_time_never_becomes_tflops():
     measured = Latency(
         provenance="measured", mode="cold", samples_ms=Array.of([2.0, 1.0, 3.0]), round_of=Array.of([0, 0, 0], "<i4")
     )
-    assert measurement(latency=measured).tflops == pytest.approx(PROBLEM.flops / 2.0 / 1e9)
+    with pytest.raises(ValidationError, match="a latency that is measured on a device of kind interpreter is not possible"):
+        measurement(latency=measured)
+    on_a_gpu = ENVIRONMENT.model_copy(update={"device": DeviceFacts(id="GPU-1", kind="gpu", name="NVIDIA H200")})
+    found = measurement(latency=measured, environment=on_a_gpu)
+    assert found.tflops == pytest.approx(PROBLEM.flops / 2.0 / 1e9)

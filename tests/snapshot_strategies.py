@@ -1,0 +1,274 @@
+"""Hypothesis strategies for snapshots and the records in them: small, quick to make, with every odd text and absence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from kernels.problem import BLOCK_SIZES, HEAD_DIMS, NUM_STAGES, NUM_WARPS, AttentionProblem, Precision, TileConfig
+from kernels.registry import VERSIONS
+from profiling.records import (
+    INTERPRETER,
+    Accuracy,
+    Array,
+    CompileReport,
+    DeviceFacts,
+    Environment,
+    Flag,
+    JobError,
+    Latency,
+    Measurement,
+    Memory,
+    PhaseSpan,
+    RunRequest,
+    Timeline,
+)
+from profiling.snapshot import Snapshot
+from tests.traces_for_tests import traced
+
+ODD_TEXTS = (
+    "", "a", "=1+1", "$x^2$ and $$", "<script>alert(1)</script>", "</script>", "<b>&amp;</b>",
+    "[a](javascript:alert(1))", "emoji 😀 👩\u200d👩\u200d👧 🏴\u200d☠️", "שלום עולם", "مرحبا",
+    "\u202ereversed\u202c", "e\u0301 and é", "Å\u0323", "各種の文字", "a\u200bb\ufeffc", "e\u200b\u0301",
+    "\x00\x07\x1b[31mred", "'; DROP TABLE snapshots; --", "/home/ada/x/y.py",
+    'File "C:\\Users\\Ada L\\y.py"', "line\nline\ttab", "back\\slash \\u0041", '"quoted"', "\u2028\u2029",
+    "ǰ İ ß ﬁ", "한글 \u1112\u1161\u11ab", "\ud7ff\ue000\uffff", "%s {0} {{}}", "{'a': 1}", "\U0010ffff",
+    "A" * 100,
+)  # fmt: skip
+_odd = st.sampled_from(ODD_TEXTS)
+_any_text = st.text(st.characters(codec="utf-8"), max_size=20)
+texts = st.one_of(_odd, _odd, _any_text)
+visible = st.builds("{}{}".format, st.sampled_from(["v3 against v2", "x", "Ω", "😀", "2,048"]), texts)
+_counts = st.one_of(st.integers(0, 2**16), st.sampled_from([0, 1, 2**31, 2**53 + 1, 2**62]))
+_seeds = st.integers(0, 2**32 - 1)
+_flags_of_chance = st.integers(0, 2**30)
+_WATCHED = AttentionProblem(num_heads=2, num_kv_heads=2, seq_len_q=40, seq_len_kv=40, head_dim=16, causal=True)
+TRACES = [
+    traced("v2", _WATCHED, 16),
+    traced("v3", _WATCHED, 16, fp8=True, as_bytes=True, every=2, whole_map=False),
+]
+_small_errors = st.sampled_from([0.0, -0.0, 5e-324, 1e-300, 1e-3, 0.1 + 0.2, 1 / 3, 1.0, 1e22, 1.7976931348623157e308])
+moments = st.builds(
+    "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{}".format,
+    st.integers(2000, 9000), st.integers(1, 12), st.integers(1, 28), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59),
+    st.sampled_from(["+00:00", "Z", ".5+02:00", ".123456-11:30"]),
+)  # fmt: skip
+
+
+def _maybe(chance: int, bit: int, value: Any) -> Any:
+    """The value, or None where the bit is set: one draw decides over many absences."""
+    return None if chance >> bit & 1 else value
+
+
+problems = st.builds(
+    AttentionProblem,
+    batch=st.sampled_from([1, 2, 65536]), num_heads=st.just(8), num_kv_heads=st.sampled_from([1, 4, 8]),
+    seq_len_q=st.sampled_from([1, 7, 256, 16384, 1 << 22]), seq_len_kv=st.sampled_from([1, 256, 5000, 16384]),
+    head_dim=st.sampled_from(HEAD_DIMS), causal=st.booleans(),
+)  # fmt: skip
+tiles = st.builds(
+    TileConfig,
+    block_m=st.sampled_from(BLOCK_SIZES), block_n=st.sampled_from(BLOCK_SIZES), num_warps=st.sampled_from(NUM_WARPS),
+    num_stages=st.sampled_from(NUM_STAGES), loop_order=st.sampled_from(["query", "key"]),
+)  # fmt: skip
+precisions = st.builds(
+    Precision, dtype=st.sampled_from(["bf16", "fp16"]), fp8=st.booleans(), fp8_scale=st.sampled_from(["token", "block"])
+)
+missing = st.dictionaries(st.sampled_from(["driver_version", "cuda_version", "nvml", "t_s"]), texts, max_size=2)
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> DeviceFacts:
+    """A GPU known or not, or the interpreter."""
+    chance = draw(_flags_of_chance)
+    if chance & 1:
+        return DeviceFacts(
+            id=INTERPRETER, kind="interpreter", name="Interpreter (CPU)", interpreter_tile_ms=_maybe(chance, 1, 2.5)
+        )
+    return DeviceFacts(
+        id=f"GPU-{chance:08x}-0000-0000-0000-000000000000",
+        kind="gpu",
+        name=draw(st.sampled_from(["NVIDIA H200", "NVIDIA GeForce RTX 4090", "NVIDIA H900 <b>$"])),
+        capability=_maybe(chance, 1, draw(st.sampled_from([70, 80, 90, 103, 120]))),
+        sm_count=_maybe(chance, 2, 132),
+        memory_bytes=_maybe(chance, 3, 150_000_000_000),
+        peak_bf16_tflops=_maybe(chance, 4, 989.5),
+        peak_fp8_tflops=_maybe(chance, 5, 1979.0),
+        measured_bf16_tflops=_maybe(chance, 6, 790.25),
+        measured_bandwidth_bytes_per_s=_maybe(chance, 7, 4e12),
+        peak_source=_maybe(chance, 8, draw(texts)),
+        missing=draw(missing),
+    )
+
+
+@st.composite
+def environments(draw: st.DrawFn) -> Environment:
+    """A device with versions."""
+    chance = draw(_flags_of_chance)
+    return Environment(
+        device=draw(devices()),
+        python_version="3.11.2",
+        torch_version="2.13.0",
+        triton_version=_maybe(chance, 0, "3.7.1"),
+        cuda_version=_maybe(chance, 1, "13.0"),
+        driver_version=_maybe(chance, 2, draw(texts)),
+        commit=_maybe(chance, 3, "68d4500"),
+        missing=draw(missing),
+    )
+
+
+@st.composite
+def accuracies(draw: st.DrawFn, interpreted: bool, passed: bool) -> Accuracy:
+    """A check that passed by its own numbers, or did not."""
+    chance, allowed = draw(_flags_of_chance), draw(st.sampled_from([1e-3, 1 / 3, 1e22]))
+    error = 0.5 * allowed
+    return Accuracy(
+        provenance="interpreted" if interpreted else "measured",
+        relative_error=error if passed else _maybe(chance, 0, 3 * allowed),
+        max_abs_error=_maybe(chance, 1, draw(_small_errors)),
+        allowed_relative_error=allowed,
+        allowed_because=draw(texts),
+        lse_max_abs_error=_maybe(chance, 2, 0.0),
+        allowed_lse_error=_maybe(chance, 3, 1e-3),
+        non_finite=0 if passed else draw(_counts),
+        rows_checked=8,
+        rows_total=8 + chance % 9,
+        passed=passed,
+        end_to_end_relative_error=_maybe(chance, 4, error),
+        allowed_end_to_end_error=_maybe(chance, 5, allowed),
+        missing=draw(missing),
+    )
+
+
+@st.composite
+def latencies(draw: st.DrawFn, interpreted: bool) -> Latency:
+    """Some launches in some rounds."""
+    rng = np.random.default_rng(draw(_seeds))
+    n = draw(st.sampled_from([1, 2, 3, 10, 60]))
+    scale = draw(st.sampled_from([1e-12, 0.01, 2.0, 5e8]))
+    return Latency(
+        provenance="interpreted" if interpreted else "measured",
+        mode="wall" if interpreted else "cold",
+        samples_ms=Array.of(scale * (1 + rng.random(n)), draw(st.sampled_from(["<f8", "<f4"]))) if scale > 1e-12
+        else Array.of(np.full(n, scale)),
+        round_of=Array.of(np.sort(rng.integers(0, 5, n)), draw(st.sampled_from(["<i4", "<i8"]))),
+    )  # fmt: skip
+
+
+@st.composite
+def memories(draw: st.DrawFn, interpreted: bool) -> Memory:
+    """Sizes, the measured ones there or not."""
+    chance, size = draw(_flags_of_chance), draw(_counts)
+    return Memory(
+        provenance="interpreted" if interpreted else "measured",
+        inputs_bytes=size,
+        outputs_bytes=draw(_counts),
+        scores_bytes=draw(_counts),
+        torch_added_bytes=_maybe(chance, 0, size),
+        torch_peak_allocated_bytes=_maybe(chance, 1, size),
+        torch_peak_reserved_bytes=_maybe(chance, 2, 0),
+        nvml_used_before_bytes=_maybe(chance, 3, 1),
+        nvml_used_peak_bytes=_maybe(chance, 4, size),
+        nvml_used_after_bytes=_maybe(chance, 5, 1),
+        missing=draw(missing),
+    )
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Timeline:
+    """Readings, none at all, or one; series there or not."""
+    chance, n = draw(_flags_of_chance), draw(st.sampled_from([0, 1, 2, 30]))
+    rng = np.random.default_rng(chance)
+    end_s = draw(st.sampled_from([0.0, 0.5, 8.0, 300.0, 1e6]))
+    cuts = sorted((rng.random(4) * end_s).tolist())
+    return Timeline(
+        spans=tuple(
+            PhaseSpan(phase=phase, start_s=start, end_s=end, sampled=phase != "latency")
+            for phase, start, end in zip(("compile", "latency", "observe"), cuts, cuts[1:], strict=False)
+        )[: chance % 4],
+        t_s=Array.of(np.sort(rng.random(n)) * end_s, "<f4" if chance & 64 else "<f8"),
+        power_w=_maybe(chance, 0, Array.of(rng.random(n) * 700, "<f4")),
+        sm_clock_mhz=_maybe(chance, 1, Array.of(np.zeros(n), "<f4")),
+        memory_used_bytes=_maybe(chance, 2, Array.of(rng.integers(0, 2**40, n), "<i8")),
+        temperature_c=_maybe(chance, 3, Array.of(rng.random(n) * 90 - 5, "<f4")),
+        power_limit_w=_maybe(chance, 4, 700.0),
+        max_sm_clock_mhz=_maybe(chance, 5, 1980.0),
+        missing=draw(missing),
+    )
+
+
+reports = st.builds(
+    CompileReport,
+    kernel=texts, capability=st.sampled_from([80, 90, 103]), triton_version=st.just("3.7.1"),
+    compile_ms=st.sampled_from([0.0, 3400.5, 1e9]), registers_per_thread=_counts,
+    max_registers_per_thread=st.sampled_from([1, 255]), spill_bytes=_counts, shared_memory_bytes=_counts,
+    shared_memory_limit_bytes=st.just(227 << 10), warps_per_program=st.just(8), programs_per_sm=st.sampled_from([0, 1, 2]),
+    warps_per_sm=_counts, max_warps_per_sm=st.just(64),
+    limited_by=st.sampled_from(["registers", "shared memory", "warps", "blocks", "does not fit"]),
+    counts=st.dictionaries(texts, _counts, max_size=2),
+)  # fmt: skip
+flags = st.builds(
+    Flag, name=texts, severity=st.sampled_from(["ok", "info", "caution", "bad"]), short=texts, sentence=texts
+)  # fmt: skip
+errors = st.builds(
+    JobError,
+    kind=st.sampled_from(["refused", "compile", "launch", "out_of_memory", "timeout", "crashed", "cancelled"]), sentence=texts,
+    needs=st.sampled_from([None, 0.0, 557056.0, 1e22]), has=st.sampled_from([None, 0.0, 232448.0]),
+    unit=st.sampled_from(["", "bytes", "sm", "<b>"]), cure=st.none() | tiles,
+    fits=st.lists(st.tuples(tiles, _counts), max_size=3).map(tuple), raw=texts,
+)  # fmt: skip
+
+
+@st.composite
+def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionProblem) -> Measurement:
+    """A result with any part of it missing, or an error."""
+    chance, interpreted = draw(_flags_of_chance), environment.device.kind == "interpreter"
+    chosen, passed = _maybe(chance, 0, draw(tiles)), not chance & 2
+    checked = passed or bool(chance & 4)
+    is_timed = checked and passed and not chance & 8
+    watched = draw(st.sampled_from(TRACES)) if chance & 1024 else None
+    if watched is not None:
+        problem, chosen = watched.request.problem, watched.tiles
+    return Measurement(
+        request=RunRequest(
+            kernel=draw(st.sampled_from([*VERSIONS, "v4 <b>"])),
+            problem=problem,
+            precision=draw(precisions),
+            tiles=_maybe(chance, 3, chosen),
+            device=environment.device.id,
+            compile_for=_maybe(chance, 4, 90),
+            inputs=draw(st.sampled_from(["normal", "ramp"])),
+            seed=draw(st.sampled_from([0, 1, -(2**63), 2**63 - 1])),
+        ),
+        tiles=chosen,
+        environment=environment,
+        started_at=draw(moments),
+        duration_s=draw(st.sampled_from([0.0, -0.0, 0.1 + 0.2, 8, 1e6])),
+        first_launch_ms=_maybe(chance, 5, 1 / 3),
+        accuracy=draw(accuracies(interpreted, passed)) if checked else None,
+        latency=draw(latencies(interpreted)) if is_timed else None,
+        with_prepass=draw(latencies(interpreted)) if is_timed and chance & 64 else None,
+        memory=draw(memories(interpreted)) if chance & 128 else None,
+        timeline=None if interpreted or chance & 256 else draw(timelines()),
+        compiled=tuple(draw(st.lists(reports, max_size=2))),
+        tiles_trace=watched.tiles_trace if watched is not None else None,
+        flags=tuple(draw(st.lists(flags, max_size=3))),
+        error=draw(errors) if chance & 512 else None,
+    )
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """A snapshot of one to four measurements of one problem on one device."""
+    environment, problem = draw(environments()), draw(problems)
+    return Snapshot(
+        title=draw(visible),
+        note=draw(texts),
+        author=draw(st.one_of(st.just(""), texts)),
+        host=draw(st.one_of(st.just(""), texts)),
+        tags=tuple(draw(st.lists(visible.map(lambda text: text[:30]), max_size=3))),
+        created_at=draw(moments),
+        measurements=tuple(draw(measurements(environment, problem)) for _ in range(draw(st.integers(1, 4)))),
+    )

@@ -1,0 +1,1 @@
+"""The store's schema: Alembic's environment and its revisions, one file each."""

@@ -1,0 +1,44 @@
+"""What came out of a job, in one line: the throughputs, or that it was interpreted, and what went wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiling import words
+from profiling.records import ErrorKind, Measurement
+
+_FAILED: dict[ErrorKind, str] = {
+    "refused": "refused",
+    "compile": "did not compile",
+    "launch": "could not be launched",
+    "out_of_memory": "out of memory",
+    "timeout": "timed out",
+    "crashed": "crashed",
+    "cancelled": "cancelled",
+}
+
+
+def speeds(measurements: Sequence[Measurement]) -> str:
+    """The throughputs of those that have one: 'native 39.6 · v1 166 · v2 511 TFLOP/s'; nothing where none has."""
+    found = [f"{one.label} {words.three_digits(one.tflops)}" for one in measurements if one.tflops is not None]
+    return " · ".join(found) + " TFLOP/s" if found else ""
+
+
+def summary(measurements: Sequence[Measurement]) -> str:
+    """'v2 501 · v3 504 TFLOP/s · v1 wrong', 'interpreted, correct', 'v3 did not compile'; nothing without measurements."""
+    rest = [one for one in measurements if one.tflops is None]
+    outcomes = [(one.label, _outcome(one)) for one in rest]
+    same = {outcome for _, outcome in outcomes}
+    # One word for all of them, where it is no failure: "correct" need not be said of each.
+    found = same if same and same <= {"correct", "compiled"} and len(same) == 1 else [" ".join(one) for one in outcomes]
+    line = " · ".join([*filter(None, [speeds(measurements)]), *found])
+    interpreted = any(one.accuracy is not None and one.accuracy.provenance == "interpreted" for one in rest)
+    return f"interpreted, {line}" if interpreted else line
+
+
+def _outcome(measurement: Measurement) -> str:
+    if measurement.error is not None:
+        return _FAILED[measurement.error.kind]
+    if measurement.accuracy is not None:
+        return "correct" if measurement.accuracy.passed else "wrong"
+    return "compiled" if measurement.compiled else "not checked"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 import math
 
+from profiling.foreign_text import printable
+
+LEAST_IN_MS = 0.9995  # three digits of it are 1.00
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _MINUS = "\u2212"
 _PLOTLY_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"})
@@ -23,7 +26,7 @@ def three_digits(value: float) -> str:
 
 def milliseconds(value_ms: float) -> str:
     """A duration in the unit that suits it: '8.25 µs', '1.77 ms', '12.1 s', '3.5 min'."""
-    if value_ms < 1:
+    if value_ms < LEAST_IN_MS:
         return f"{three_digits(value_ms * 1000)} µs"
     if value_ms < 1000:
         return f"{three_digits(value_ms)} ms"
@@ -65,6 +68,11 @@ def times(ratio: float) -> str:
     return f"{three_digits(ratio)}×"
 
 
+def ratio(value: float) -> str:
+    """A factor in whose neighbourhood of 1 a digit more is wanted: '1.003×', '0.978×', '1.25×'."""
+    return f"{value:.3f}×" if 0.9 < value < 1.1 else times(value)
+
+
 def tokens(count: int) -> str:
     """A length on an axis: '1k', '16k', '3,000'."""
     return f"{count // 1024:,}k" if count >= 1024 and count % 1024 == 0 else f"{count:,}"
@@ -78,9 +86,9 @@ def ordinal(place: int) -> str:
 
 def plotly(text: str) -> str:
     """Foreign text for a figure: Plotly reads a little HTML, and TeX between dollar signs."""
-    return text.translate(_PLOTLY_ESCAPES)
+    return printable(text).translate(_PLOTLY_ESCAPES)
 
 
 def escaped(text: str) -> str:
     """Foreign text for st.html: what was markup becomes letters."""
-    return html.escape(text, quote=True)
+    return html.escape(printable(text), quote=True)

@@ -43,7 +43,15 @@ def test_bytes_are_binary(value: int, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("value_ms", "expected"),
-    [(0.00825, "8.25 µs"), (1.7714, "1.77 ms"), (12100, "12 s"), (240000, "4 min"), (999.9, "1,000 ms")],
+    [
+        (0.00825, "8.25 µs"),
+        (0.9994, "999 µs"),
+        (0.9997, "1.00 ms"),
+        (1.7714, "1.77 ms"),
+        (12100, "12 s"),
+        (240000, "4 min"),
+        (999.9, "1,000 ms"),
+    ],
 )
 def test_milliseconds_choose_their_unit(value_ms: float, expected: str) -> None:
     assert words.milliseconds(value_ms) == expected

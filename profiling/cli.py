@@ -1,98 +1,109 @@
-"""The commands of `python -m profiling`. Results go to stdout, progress and errors to stderr; neither torch nor Triton here."""
+"""The commands of `python -m profiling`. Results go to stdout, progress and errors to stderr; neither torch nor Triton here.
+
+The database is imported only by a command that touches the store.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kernels.registry import version
 from profiling.doctor import examine
 from profiling.job_queue import JobQueue, JobView
+from profiling.keeping import Keeping, add_keeping_options
 from profiling.records import Measurement, Progress
 from profiling.run_options import add_run_options, plan
-from profiling.snapshot import Snapshot
-from profiling.text_report import table
+from profiling.snapshot_commands import add_snapshot_commands
+from profiling.store import StoreProblem
+from profiling.terminal import BAD_INPUT, INTERRUPTED, NOT_RIGHT, RIGHT, BadInput, Parser, complain
+from profiling.text_report import line, table
 
-RIGHT, NOT_RIGHT, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 SECONDS_BETWEEN_LOOKS = 0.2
-
-
-class BadInput(Exception):
-    """What was asked for is not possible, in one sentence."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"{message[:1].upper()}{message[1:]}.\n")
+EXIT_CODES = "Exit codes: 0 right; 1 a wrong output, a failed job, or slower than allowed; 2 bad input; 130 interrupted."
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command and return its exit code: 0 right, 1 a wrong output or a failed job, 2 bad input."""
-    options = _parser().parse_args(arguments)
-    queue = JobQueue()
+    """Run a command and return its exit code, one of those in EXIT_CODES. Raises SystemExit for --help and a bad option."""
+    parser, commands = _parser()
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return BAD_INPUT
     try:
-        return options.command(options, queue)
-    except BadInput as error:
-        print(error, file=sys.stderr)
+        if arguments[0] not in (*commands, "-h", "--help"):
+            raise BadInput(f"command = {arguments[0]} is not known: it can be {', '.join(commands)}.")
+        options = parser.parse_args(arguments)
+        return options.command(options)
+    except (BadInput, StoreProblem) as error:
+        complain(str(error))
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _parser() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
+    """The parser, and the names of its commands."""
+    parser = Parser(
+        prog="python -m profiling",
+        description="Run attention kernels, checked and timed; keep, share and compare what was measured.",
+        epilog=EXIT_CODES,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser, title="commands")
+    run = commands.add_parser(
+        "run", help="run kernels and print what was measured", description="Run kernels, checked and timed.", allow_abbrev=False
+    )
+    add_run_options(run)
+    add_keeping_options(run)
+    run.add_argument(
+        "--json",
+        action="store_true",
+        help="print the record, for several kernels a list of them, and nothing else; with --save or --out an object: id, "
+        "link, out and measurements",
+    )
+    run.set_defaults(command=_run)
+    add_snapshot_commands(commands)
+    doctor = commands.add_parser("doctor", help="say what works on this machine, and how to cure the rest", allow_abbrev=False)
+    doctor.set_defaults(command=_doctor)
+    return parser, tuple(commands.choices)
+
+
+@contextmanager
+def _queue() -> Iterator[JobQueue]:
+    queue = JobQueue()
+    try:
+        yield queue
     finally:
         queue.close()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m profiling", description="Run attention kernels, checked and timed.", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="run | record | doctor", parser_class=_Parser)
-    run = commands.add_parser("run", help="run kernels and print what was measured", allow_abbrev=False)
-    add_run_options(run)
-    run.add_argument(
-        "--json", action="store_true", help="print the record, for several kernels a list of them, and nothing else"
-    )
-    run.set_defaults(command=_run)
-    record = commands.add_parser("record", help="run kernels and keep what was measured in a file", allow_abbrev=False)
-    add_run_options(record)
-    record.add_argument("--title", required=True, help="the recording's name")
-    record.add_argument("--note", default="", help="a sentence about it")
-    record.add_argument("--out", required=True, type=Path, metavar="FILE", help="where to write it")
-    record.set_defaults(command=_record)
-    doctor = commands.add_parser("doctor", help="say what works on this machine, and how to cure the rest", allow_abbrev=False)
-    doctor.set_defaults(command=_doctor)
-    return parser
-
-
-def _run(options: argparse.Namespace, queue: JobQueue) -> int:
-    measurements = _measure(options, queue)
+def _run(options: argparse.Namespace) -> int:
+    with Keeping.asked_for(options) as keeping:  # what is not possible is said before minutes of measuring
+        with _queue() as queue:
+            measurements = _measure(options, queue)
+        if not options.json:
+            print(table(measurements), "", *map(line, measurements), sep="\n", flush=True)
+        kept = keeping.keep(measurements)
     if options.json:
         records = [measurement.model_dump(mode="json") for measurement in measurements]
-        print(json.dumps(records if len(records) > 1 else records[0], allow_nan=False))
-    else:
-        print(table(measurements))
-    return _verdict(measurements)
+        single = records if len(records) > 1 else records[0]
+        print(json.dumps({**kept.facts, "measurements": records} if kept.facts else single, allow_nan=False))
+    for sentence in kept.sentences:
+        print(sentence, file=sys.stderr if options.json else sys.stdout)
+    for problem in kept.problems:
+        complain(problem)
+    return BAD_INPUT if kept.problems else _exit_code(measurements)
 
 
-def _record(options: argparse.Namespace, queue: JobQueue) -> int:
-    if not options.out.parent.is_dir():  # before minutes of measuring
-        raise BadInput(f"out = {options.out} is not possible: there is no folder {options.out.parent}.")
-    measurements = _measure(options, queue)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    snapshot = Snapshot(title=options.title, note=options.note, created_at=now, measurements=measurements)
-    _write_whole(options.out, snapshot.document.decode())
-    print(f"{options.out}: {', '.join(measurement.request.kernel for measurement in measurements)}.", file=sys.stderr)
-    return _verdict(measurements)
-
-
-def _doctor(_options: argparse.Namespace, queue: JobQueue) -> int:
+def _doctor(_options: argparse.Namespace) -> int:
     runs_kernels = False
-    for finding in examine(queue):
-        print(finding, flush=True)
-        runs_kernels = runs_kernels or finding.runs_kernels
+    with _queue() as queue:
+        for finding in examine(queue):
+            print(finding, flush=True)
+            runs_kernels = runs_kernels or finding.runs_kernels
     return RIGHT if runs_kernels else NOT_RIGHT
 
 
@@ -129,13 +140,6 @@ def _follow(queue: JobQueue, job_id: str) -> JobView:
     return view
 
 
-def _verdict(measurements: tuple[Measurement, ...]) -> int:
+def _exit_code(measurements: tuple[Measurement, ...]) -> int:
     wrong = any(m.error is not None or (m.accuracy is not None and not m.accuracy.passed) for m in measurements)
     return NOT_RIGHT if wrong else RIGHT
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Replace the file only once the new one is complete."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text)
-    beside.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from kernels.problem import AttentionProblem, TileConfig
 from profiling.job_queue import JobQueue
 from profiling.records import DeviceFacts, RunRequest
+from profiling.store import Query, Store, StoreProblem
 
 SMALL = AttentionProblem(num_heads=1, num_kv_heads=1, seq_len_q=128, seq_len_kv=128, head_dim=64, causal=True)
 SMALL_TILES = TileConfig(block_m=64, block_n=64, num_warps=4, num_stages=1)
@@ -31,11 +33,12 @@ class Finding:
 
 
 def examine(queue: JobQueue) -> Iterator[Finding]:
-    """Python, the packages, the GPUs, and a small checked run on every device; takes seconds."""
+    """Python, the packages, the store, the GPUs, and a small checked run on every device; takes seconds."""
     yield _python()
     yield _package("torch")
     yield _triton()
     yield _package("nvidia-ml-py")
+    yield _store()
     devices = queue.devices()
     if not any(device.kind == "gpu" for device in devices):
         reason = next((device.missing["gpu"] for device in devices if "gpu" in device.missing), "no GPU was found")
@@ -66,6 +69,22 @@ def _triton() -> Finding:
     if _version_of("triton") is None and sys.platform != "linux":
         return Finding(False, f"Triton has no package for {platform.system()}", "use Linux for v1 to v3; native runs here")
     return _package("triton")
+
+
+def _store() -> Finding:
+    """Where snapshots are kept, whether this user may write there, and how many there are."""
+    try:
+        store = Store()
+        try:
+            count = store.search(Query(), 1).total
+        finally:
+            store.close()
+    except StoreProblem as problem:
+        return Finding(False, str(problem).rstrip("."), "mend that, or set FLASHSCOPE_STORE to another path or server")
+    said = f"store {store.place}: {count:,} {'snapshot' if count == 1 else 'snapshots'}"
+    if "://" not in store.place and not os.access(store.place, os.W_OK):
+        return Finding(False, f"{said}, read-only", "give this user write permission, or set FLASHSCOPE_STORE to another")
+    return Finding(True, said if "://" in store.place else f"{said}, writable")
 
 
 def _small_run(queue: JobQueue, device: DeviceFacts) -> Finding:

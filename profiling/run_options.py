@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 from kernels.architecture import architecture
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse, version
-from profiling.records import PROBES, DeviceFacts, RunRequest, first_sentence
+from profiling.records import PROBES, DeviceFacts, InputKind, RunRequest, TraceChoice, first_sentence
+from profiling.tile_trace import require_choice
 
 ON_GPU = {"num_heads": 16, "seq_len": 4096, "head_dim": 128}
 ON_INTERPRETER = {"num_heads": 2, "seq_len": 256, "head_dim": 64}
@@ -35,7 +36,11 @@ EXPLAINED = {
     "num_stages": "loads in flight (the version's default)",
     "loop_order": "v1 alone: a program a query tile, or the paper's Algorithm 1 (query)",
     "compile_for": "compute capability of the compile report, 90 for sm_90 (the GPU's own; in the interpreter 90)",
-    "seed": "of the N(0, 1) inputs (0)",
+    "seed": "of the inputs (0)",
+    "inputs": "what Q, K and V are drawn from; normal is N(0, 1), the others are for watching (normal)",
+    "trace_batch_index": "with the probe tiles: whose tiles are stored, the batch entry (0)",
+    "trace_head": "with the probe tiles: the query head (0)",
+    "trace_query_block": "with the probe tiles: the block of BLOCK_M queries (the last)",
 }
 GROUPS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("problem", AttentionProblem),
@@ -63,7 +68,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         group = parser.add_argument_group(title)
         if record is AttentionProblem:
             group.add_argument(
-                "--seq-len", type=_whole, metavar="N", help="tokens, queries and keys alike (4096; in the interpreter 256)"
+                "--seq-len", type=whole, metavar="N", help="tokens, queries and keys alike (4096; in the interpreter 256)"
             )
         for name, field in record.model_fields.items():
             _add_field(group, name, field.annotation)
@@ -71,9 +76,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device", help="interpreter, or a GPU's UUID or its beginning (the first GPU; without one the interpreter)"
     )
-    group.add_argument("--probes", help=f"what to take, with commas ({','.join(PROBES)})")
-    for name in ("compile_for", "seed"):
+    group.add_argument("--probes", help=f"what to take, with commas; tiles is one more ({','.join(PROBES)})")
+    for name in ("compile_for", "seed", *(f"trace_{field}" for field in TraceChoice.model_fields)):
         _add_field(group, name, int)
+    _add_field(group, "inputs", InputKind)
 
 
 def _add_field(group: argparse._ArgumentGroup, name: str, kind: Any) -> None:
@@ -83,10 +89,10 @@ def _add_field(group: argparse._ArgumentGroup, name: str, kind: Any) -> None:
     elif get_origin(kind) is Literal:
         group.add_argument(option, metavar=f"{{{','.join(get_args(kind))}}}", help=EXPLAINED[name])
     else:
-        group.add_argument(option, type=_whole, metavar="N", help=EXPLAINED[name])
+        group.add_argument(option, type=whole, metavar="N", help=EXPLAINED[name])
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
     try:
         return int(text.replace("_", ""))
     except ValueError:
@@ -131,6 +137,9 @@ def _requests(options: argparse.Namespace, problem: AttentionProblem, device: De
         "loop_order", options.loop_order == "key", [name for name in names if version(name).has_loop_order], names
     )
     tile_option = next(iter(_given(options, TileConfig)), None)
+    _require_probe_of(options)
+    probes = _probes(options)
+    _require_someone_has("probes tiles", "tiles" in probes, [name for name in names if version(name).has_trace], names)
     _require_someone_has(tile_option, tile_option is not None, [name for name in names if version(name).has_tiles], names)
     requests, left_out = [], []
     for name in names:
@@ -143,6 +152,22 @@ def _requests(options: argparse.Namespace, problem: AttentionProblem, device: De
     if not requests:
         raise ValueError(left_out[0])
     return Plan(tuple(requests), tuple(left_out))
+
+
+def _probes(options: argparse.Namespace) -> tuple[str, ...]:
+    return PROBES if options.probes is None else tuple(probe.strip() for probe in options.probes.split(","))
+
+
+def _trace(options: argparse.Namespace) -> TraceChoice:
+    given = {name: getattr(options, f"trace_{name}") for name in TraceChoice.model_fields}
+    return TraceChoice(**{name: value for name, value in given.items() if value is not None})
+
+
+def _require_probe_of(options: argparse.Namespace) -> None:
+    """A choice of tiles without the probe that stores them is a mistake."""
+    if _trace(options) != TraceChoice() and "tiles" not in _probes(options):
+        given = next(name for name in TraceChoice.model_fields if getattr(options, f"trace_{name}") is not None)
+        raise ValueError(f"--trace-{given.replace('_', '-')} is not possible without --probes tiles.")
 
 
 def _names(asked: str, device: DeviceFacts) -> tuple[str, ...]:
@@ -174,7 +199,9 @@ def _request(name: str, options: argparse.Namespace, problem: AttentionProblem, 
     if tiles is not None:
         tiles = TileConfig(**{**tiles.model_dump(), **given})
     refuse(name, problem, precision, tiles, arch if device.kind == "gpu" else None)
-    probes = tuple(probe.strip() for probe in options.probes.split(",")) if options.probes is not None else PROBES
+    probes, trace = _probes(options), _trace(options)
+    if "tiles" in probes and version(name).has_trace and tiles is not None:
+        require_choice(trace, problem, tiles)
     return RunRequest(
         kernel=name,
         problem=problem,
@@ -184,4 +211,6 @@ def _request(name: str, options: argparse.Namespace, problem: AttentionProblem, 
         compile_for=compile_for,
         probes=probes,
         seed=options.seed or 0,
+        inputs=options.inputs or "normal",
+        trace=trace,
     )

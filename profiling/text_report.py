@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from profiling.records import Measurement
-from profiling.words import bytes_, three_digits
+from kernels.problem import AttentionProblem
+from profiling.records import Accuracy, Latency, Measurement, TileTrace
+from profiling.terminal import columns, shown
+from profiling.words import LEAST_IN_MS, bytes_, error, milliseconds, three_digits
 
 Cell = tuple[str, str] | None
 """A text and its provenance; None where there is nothing to say."""
@@ -15,16 +17,73 @@ def table(measurements: tuple[Measurement, ...]) -> str:
     """What was run, a row a quantity, and a sentence for each error and each flag that asks for caution."""
     first = measurements[0]
     problem, environment = first.request.problem, first.environment
-    heads = f"{problem.num_heads} heads over {problem.num_kv_heads}"
     triton = environment.triton_version or "not installed"
     lines = [
-        f"{problem.title} · batch {problem.batch} · {heads} · seed {first.request.seed}",
+        f"{problem.title} · batch {problem.batch} · {_heads(problem)} · seed {first.request.seed}",
         f"{environment.device.short_name} · torch {environment.torch_version} · Triton {triton}",
         "",
-        *_aligned([["", *(m.label for m in measurements), ""], *_rows(measurements)]),
+        *columns(
+            [["", *(m.label for m in measurements), ""], *_rows(measurements)], frozenset(range(1, len(measurements) + 1))
+        ),
     ]
     notes = [note for measurement in measurements for note in _notes(measurement)]
     return "\n".join(lines + ([""] if notes else []) + notes)
+
+
+def line(measurement: Measurement) -> str:
+    """One measurement for a paste: the problem, where, the time with its spread, the proof, with what, and every caution."""
+    problem, environment = measurement.request.problem, measurement.environment
+    parts = [measurement.label, problem.title, *([f"batch {problem.batch}"] if problem.batch > 1 else [])]
+    parts += [_heads(problem), measurement.request.precision.title]
+    parts += [environment.device.short_name.split(" · ")[0], *_outcome(measurement), f"torch {environment.torch_version}"]
+    if environment.triton_version is not None:
+        parts.append(f"Triton {environment.triton_version}")
+    parts.append(f"FlashScope {_short(environment.commit)}" if environment.commit else "FlashScope, commit unknown")
+    return shown(" · ".join(parts + [flag.short for flag in measurement.flags if flag.severity in ("caution", "bad")]))
+
+
+def _outcome(measurement: Measurement) -> Iterable[str]:
+    if measurement.error is not None:
+        yield f"failed: {measurement.error.sentence.removesuffix('.')}"
+        return
+    if measurement.latency is not None:
+        yield _time(measurement.latency)
+    if measurement.tflops is not None:
+        yield f"{three_digits(measurement.tflops)} TFLOP/s"
+    if measurement.with_prepass is not None:
+        yield f"with pre-pass {milliseconds(measurement.with_prepass.median_ms)}"
+    yield _proof(measurement.accuracy)
+
+
+def _time(latency: Latency) -> str:
+    """The median and, in its unit, the spread: '2.18 ms (p20 1.98, p80 2.26, n 260)'."""
+    if latency.provenance == "interpreted":
+        return f"{milliseconds(latency.median_ms)} in the CPU interpreter, no GPU time (n {latency.n})"
+    unit, per_ms = ("ms", 1) if latency.median_ms >= LEAST_IN_MS else ("µs", 1000)
+    p20, median, p80 = (three_digits(latency.quantile_ms(q) * per_ms) for q in (0.2, 0.5, 0.8))
+    return f"{median} {unit} (p20 {p20}, p80 {p80}, n {latency.n})"
+
+
+def _proof(accuracy: Accuracy | None) -> str:
+    if accuracy is None:
+        return "output not checked"
+    word = "correct" if accuracy.passed else "WRONG"
+    if accuracy.relative_error is None:
+        return f"{word} ({accuracy.non_finite:,} values are not finite)"
+    sign = "≤" if accuracy.relative_error <= accuracy.allowed_relative_error else ">"
+    return f"{word} ({error(accuracy.relative_error)} {sign} {error(accuracy.allowed_relative_error)})"
+
+
+def _heads(problem: AttentionProblem) -> str:
+    """'32 heads over 8', and '16 heads' where each has keys and values of its own."""
+    heads = f"{problem.num_heads} {'head' if problem.num_heads == 1 else 'heads'}"
+    return heads if problem.num_heads == problem.num_kv_heads else f"{heads} over {problem.num_kv_heads}"
+
+
+def _short(commit: str) -> str:
+    """A commit's first 12 digits, and whether files differed from it."""
+    digits, _, rest = commit.partition("-")
+    return digits[:12] + (f"-{rest}" if rest else "")
 
 
 def _rows(measurements: tuple[Measurement, ...]) -> Iterable[list[str]]:
@@ -35,25 +94,27 @@ def _rows(measurements: tuple[Measurement, ...]) -> Iterable[list[str]]:
             yield [label, *("–" if cell is None else cell[0] for cell in cells), ", ".join(words)]
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
-    """The first and the last column to the left, the numbers to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for first, *numbers, last in rows:
-        padded = [text.rjust(width) for text, width in zip(numbers, widths[1:-1], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *padded, last]).rstrip())
-    return lines
-
-
 def _notes(measurement: Measurement) -> Iterable[str]:
     name = measurement.label
     if measurement.error is not None:
         yield f"{name}: {measurement.error.sentence}"
         if measurement.error.cure is not None:
             yield f"{name}: {measurement.error.cure.title} works."
+    if measurement.tiles_trace is not None:
+        yield f"{name}: {_trace(measurement.tiles_trace)}"
     for flag in measurement.flags:
         if flag.severity in ("caution", "bad"):
             yield f"{name}: {flag.sentence or flag.short}"
+
+
+def _trace(trace: TileTrace) -> str:
+    stored = trace.key_blocks.shape[0]
+    of = f" of {trace.visited:,}" if stored < trace.visited else ""
+    verdict = "agrees" if trace.replay.passed else "does NOT agree"
+    tiles = f"{stored:,}{of} {'tile' if stored == 1 else 'tiles'} stored"
+    return (
+        f"trace of head {trace.head}, query block {trace.query_block}: {tiles}, {verdict} with its replay ({trace.provenance})."
+    )
 
 
 def _tiles(m: Measurement) -> Cell:

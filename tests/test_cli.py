@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import OUR_VERSIONS, VERSIONS
+from profiling import cli, doctor
 from profiling.cli import _parser, is_missing_peer, main
+from profiling.privacy import without_personal
 from profiling.records import DeviceFacts, JobError, Measurement, RunRequest
 from profiling.run_options import EXPLAINED, Plan, plan
-from profiling.snapshot import read
+from profiling.snapshot import Snapshot, read
+from profiling.store import Query, Store
+from profiling.text_report import line as line_of
 from profiling.text_report import table
 from tests import records_for_tests as made_up
 
@@ -25,13 +35,34 @@ A100 = DeviceFacts(id="GPU-1234", kind="gpu", name="NVIDIA A100", capability=80)
 
 
 def planned(line: str, *devices: DeviceFacts) -> Plan:
-    return plan(_parser().parse_args(["run", *line.split()]), (*devices, INTERPRETER))
+    return plan(_parser()[0].parse_args(["run", *line.split()]), (*devices, INTERPRETER))
 
 
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(autouse=True)
+def store_file(tmp_path, monkeypatch):
+    """Where this test's store is: never the user's."""
+    monkeypatch.setenv("FLASHSCOPE_STORE", str(tmp_path / "store.sqlite3"))
+    return tmp_path / "store.sqlite3"
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """measured(*measurements) makes `run` answer with these; the list it returns says how often it was asked."""
+    asked = []
+
+    def answer_with(*measurements: Measurement) -> list[str]:
+        monkeypatch.setattr(cli, "JobQueue", lambda: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr(cli, "_measure", lambda options, queue: asked.append(options.kernel) or measurements)
+        return asked
+
+    return answer_with
+
+
+def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "profiling", *arguments],
         cwd=ROOT,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -39,9 +70,16 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def exit_code(*arguments: str) -> int:
+    try:
+        return main([*map(str, arguments)])
+    except SystemExit as left:
+        return left.code
+
+
 def test_every_field_of_a_request_is_an_option_that_help_explains(capsys):
     with pytest.raises(SystemExit) as left:
-        _parser().parse_args(["run", "--help"])
+        _parser()[0].parse_args(["run", "--help"])
     assert left.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     fields = {*AttentionProblem.model_fields, *Precision.model_fields, *TileConfig.model_fields, *RunRequest.model_fields}
@@ -142,16 +180,46 @@ def test_what_is_not_possible_is_one_sentence(line, sentence):
         (["run", "--kernel", "v2", "--batch", "two"], "Argument --batch: 'two' is not a whole number.\n"),
         (["run", "--kernel", "v2", "--sequence", "4"], "Unrecognized arguments: --sequence 4.\n"),
         (["run"], "The following arguments are required: --kernel.\n"),
-        (["walk"], None),
+        (["walk"], "command = walk is not known: it can be run, list, compare, export, import, store, doctor.\n"),
+        (["--kernel", "v2"], "command = --kernel is not known: it can be run, list, compare, export, import, store, doctor.\n"),
+        (["run", "--kernel", "v2", "--out", "x.txt"], "out = x.txt is not possible: its name ends in .json or .gz.\n"),
+        (["run", "--kernel", "v2", "--title", "x"], "--title is for a snapshot: give --save or --out FILE too.\n"),
+        (["run", "--kernel", "v2", "--host-name"], "--host-name is for a snapshot: give --save or --out FILE too.\n"),
+        (["run", "--kernel", "v2", "--store", "x"], "--store is for a snapshot that is kept there: give --save too.\n"),
+        (
+            ["run", "--kernel", "v2", "--save", "--title", "\u200b"],
+            "a title without a visible character is not possible: it needs at least one.\n",
+        ),
     ],
 )
 def test_what_is_no_command_line_is_one_sentence(arguments, sentence, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
+    assert exit_code(*arguments) == 2
     printed = capsys.readouterr()
-    assert (left.value.code, printed.out) == (2, "")
+    assert printed.out == ""
     assert printed.err.count("\n") == 1
-    assert sentence in (None, printed.err)
+    assert sentence == printed.err
+
+
+def test_no_arguments_at_all_is_help(capsys):
+    assert exit_code() == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for command in ("run", "list", "compare", "export", "import", "store", "doctor"):
+        assert f"    {command} " in printed.err
+
+
+def commands() -> list[list[str]]:
+    top = _parser()[1]
+    return [[name] for name in top] + [["store", action] for action in ("where", "check", "migrate")]
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_help_explains_every_option_of_every_command(command, capsys):
+    assert exit_code(*command, "--help") == 0
+    text = capsys.readouterr().out
+    explained = re.findall(r"^  (--?[a-z].*?)(?:  +|\n +)(\S.*)$", text, re.MULTILINE)
+    named = re.findall(r"^  (--?[a-z]\S*)", text, re.MULTILINE)
+    assert len(explained) == len(named) >= 1
 
 
 def test_bad_input_ends_with_2_and_prints_no_record():
@@ -164,7 +232,7 @@ def test_the_table_says_what_was_measured_and_how():
     right, wrong, failed = made_up.on_gpu("v2"), made_up.on_gpu("v1", passed=False), made_up.failed()
     lines = table((right, wrong, failed)).splitlines()
     row = {line[:18].strip(): line for line in lines}
-    assert lines[0].startswith("16,384 tokens · head_dim 128 · causal · batch 1 · 16 heads over 16")
+    assert lines[0].startswith("16,384 tokens · head_dim 128 · causal · batch 1 · 16 heads · seed 0")
     assert lines[1].startswith("H200 · GPU-487a")
     for label in ("median", "p20 to p80", "speed", "share of peak"):
         assert row[label].split("  ")[-1].startswith("measured"), label
@@ -205,28 +273,186 @@ def test_run_prints_the_record_and_nothing_else():
     assert "starting: Starting the worker" in done.stderr
 
 
-def test_record_writes_measurements_of_several_versions(tmp_path):
-    file = tmp_path / "small.json"
-    line = "record --kernel native,v2 --seq-len 64 --num-heads 1 --probes accuracy --device interpreter --title Small"
-    done = call(*line.split(), "--note", "For a test.", "--out", str(file))
+def test_run_says_before_it_measures_what_cannot_be_kept(tmp_path, measured, capsys):
+    asked = measured(made_up.on_gpu())
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "no database").write_text("A text file, which is no database, and longer than its header.\n" * 20)
+    for options, said in (
+        (["--out", tmp_path / "no" / "x.json"], "there is no folder"),
+        (["--out", tmp_path / "folder.json"], "it is a folder"),
+        (["--save", "--store", tmp_path / "no database"], "is no SQLite database"),
+        (["--save", "--store", "mysql://host/x"], "A store at mysql:// is not possible"),
+        (["--save", "--tag", "x" * 41], "a tag of 41 characters is not possible"),
+    ):
+        assert exit_code("run", "--kernel", "v2", *options) == 2
+        printed = capsys.readouterr()
+        assert said in printed.err
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert asked == []
+
+
+def test_a_saved_run_is_in_the_store_without_what_tells_of_a_person(measured, capsys):
+    raw = 'File "/home/ada/flash/x.py", line 3'
+    failed = made_up.failed(error=JobError(kind="crashed", sentence="It crashed.", raw=raw))
+    measured(made_up.on_gpu("v3"), failed)
+    assert exit_code("run", "--kernel", "v3", "--save", "--tag", "CI", "--tag", "h200", "--note", "Two lines\nof a note") == 1
+    printed = capsys.readouterr().out.splitlines()
+    store = Store()
+    (row,) = store.search(Query()).rows
+    found = store.get(row.id).snapshot
+    assert printed[-2:] == [f"Saved: {row.id}", f"Link, after FlashScope's address: /snapshots?snapshot={row.id}"]
+    assert printed[-4:-2] == [line_of(made_up.on_gpu("v3")), line_of(failed)]
+    assert (found.title, found.tags, found.note) == (
+        "v3: 16,384 tokens · head_dim 128 · causal on H200", ("ci", "h200"), "Two lines\nof a note",
+    )  # fmt: skip
+    assert (found.author, found.host, row.origin, store.changes()[0].who) == ("", "", "here", "command line")
+    assert found.measurements[0] == made_up.on_gpu("v3")
+    assert found.measurements[1].error.raw == 'File "…/x.py", line 3'
+    assert found.measurements[1].error.raw == without_personal(Snapshot(
+        title="x", created_at="2026-11-29T13:10:00+00:00", measurements=(failed,)
+    )).measurements[0].error.raw  # fmt: skip
+    store.close()
+
+
+def test_author_and_host_go_in_when_they_are_asked_for(measured, capsys):
+    measured(made_up.on_gpu("v3"))
+    assert exit_code("run", "--kernel", "v3", "--save", "--author", "Ada", "--host-name", "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    store = Store()
+    kept = store.get(printed["id"])
+    assert (kept.snapshot.author, kept.snapshot.host) == ("Ada", platform.node())
+    assert store.changes()[0].who == "Ada"
+    assert printed["link"] == f"/snapshots?snapshot={kept.id}"
+    assert [Measurement.model_validate_json(json.dumps(one)) for one in printed["measurements"]] == [made_up.on_gpu("v3")]
+    store.close()
+
+
+def test_what_was_measured_is_not_lost_when_it_cannot_be_written(tmp_path, measured, monkeypatch, capsys):
+    measured(made_up.on_gpu("v3"))
+    file = tmp_path / "old.json"
+    file.write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert exit_code("run", "--kernel", "v3", "--save", "--out", file) == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"{file} could not be written: no space left on device.\n"
+    assert line_of(made_up.on_gpu("v3")) in printed.out.splitlines()
+    assert "Saved: " in printed.out
+    assert file.read_text() == "old"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_file_that_is_there_is_replaced_and_gz_is_compressed(tmp_path, measured):
+    measured(made_up.on_gpu("v3"))
+    file = tmp_path / "x.flashscope.json.gz"
+    file.write_text("old")
+    assert exit_code("run", "--kernel", "v3", "--out", file, "--title", "New") == 0
+    assert file.read_bytes()[:2] == b"\x1f\x8b"
+    assert read(file.read_bytes()).title == "New"
+
+
+def test_an_interrupt_ends_with_130_and_closes_the_queue(monkeypatch):
+    closed = []
+    monkeypatch.setattr(cli, "JobQueue", lambda: SimpleNamespace(close=lambda: closed.append(True)))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_measure", interrupted)
+    assert exit_code("run", "--kernel", "v2", "--save") == 130
+    assert closed == [True]
+
+
+def test_a_line_for_an_issue_has_the_number_its_proof_and_its_cautions():
+    found = made_up.on_gpu("v3")
+    p20, p80 = (f"{value:.3g}" for value in np.quantile(found.latency.samples_ms.numpy(), (0.2, 0.8)))
+    assert line_of(found) == (
+        f"v3 · 16,384 tokens · head_dim 128 · causal · 16 heads · bf16 · H200 · {found.latency.median_ms:.3g} ms "
+        f"(p20 {p20}, p80 {p80}, n {found.latency.n}) · {found.tflops:.0f} TFLOP/s · correct (2.1e−3 ≤ 4.0e−3) · "
+        f"torch {found.environment.torch_version} · Triton {found.environment.triton_version} · FlashScope, commit unknown · "
+        "clock fell to 1,410 MHz"
+    )
+    commit = found.environment.model_copy(update={"commit": "0123456789abcdef0123-dirty"})
+    assert "FlashScope 0123456789ab-dirty" in line_of(found.model_copy(update={"environment": commit}))
+
+
+def test_a_line_has_no_speed_without_a_proof():
+    wrong, failed = line_of(made_up.on_gpu("v3", passed=False)), line_of(made_up.failed())
+    assert "WRONG (4.1e−1 > 4.0e−3)" in wrong
+    assert "failed: BLOCK_N = 512 does not fit" in failed
+    for text in (wrong, failed):
+        assert "TFLOP/s" not in text
+        assert " ms " not in text
+
+
+def test_a_line_of_the_interpreter_says_that_its_time_is_none_of_a_gpu():
+    text = line_of(made_up.in_interpreter("v2"))
+    assert "in the CPU interpreter, no GPU time (n 1)" in text
+    assert "TFLOP/s" not in text
+
+
+def test_a_line_of_microseconds_keeps_one_unit():
+    whole = made_up.latency(1.0).median_ms
+    quick, slow = (made_up.on_gpu("v3", latency=made_up.latency(ms / whole)) for ms in (0.9994, 0.9996))
+    assert f" · {quick.latency.median_ms * 1000:.3g} µs (p20 " in line_of(quick)
+    assert all(mark not in line_of(quick) for mark in (" ms", "1,000"))
+    assert re.search(r" · 1\.00 ms \(p20 0\.99\d, p80 1\.00, n", line_of(slow))
+
+
+def test_the_command_line_reads_files_without_importing_a_database():
+    files = [str(ROOT / "app" / "gallery" / name) for name in ("01-16k-causal.json", "03-fp8-16k-causal.json")]
+    script = (
+        "import sys; from profiling.cli import main; "
+        f"code = main(['compare', *{files!r}]); "
+        "print(code, *({'sqlalchemy', 'alembic', 'torch', 'triton'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "0", done.stderr
+
+
+def test_a_reader_that_goes_away_gets_no_traceback():
+    file = str(ROOT / "app" / "gallery" / "01-16k-causal.json")
+    command = [sys.executable, "-m", "profiling", "compare", file, "--versions", "v2", "v3"]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    assert child.wait(60) == 141
+
+
+def test_a_terminal_without_unicode_gets_no_traceback():
+    done = call(
+        "compare", str(ROOT / "app" / "gallery" / "01-16k-causal.json"), "--versions", "v2", "v3", PYTHONIOENCODING="ascii"
+    )
     assert done.returncode == 0, done.stderr
-    recording = read(file.read_bytes())
-    assert (recording.title, recording.note) == ("Small", "For a test.")
-    assert [(m.request.kernel, m.accuracy.passed) for m in recording.measurements] == [("native", True), ("v2", True)]
-    assert [path.name for path in tmp_path.iterdir()] == ["small.json"]
+    assert "\\xd7" in done.stdout
 
 
-def test_record_says_at_once_that_there_is_no_such_folder(tmp_path):
-    done = call("record", "--kernel", "v2", "--title", "x", "--out", str(tmp_path / "no" / "x.json"))
-    assert done.returncode == 2
-    assert "there is no folder" in done.stderr
+def test_doctor_looks_at_the_store(tmp_path, store_file):
+    finding = doctor._store()
+    assert (finding.works, finding.what) == (True, f"store {store_file}: 0 snapshots, writable")
+    store = Store()
+    store.save(made_up.recording(), "someone")
+    store.close()
+    assert doctor._store().what == f"store {store_file}: 1 snapshot, writable"
 
 
-def test_doctor_runs_a_kernel_and_names_a_cure_for_what_is_missing():
+def test_doctor_names_a_cure_for_a_store_that_cannot_be_opened(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHSCOPE_STORE", "postgresql://ada:secret@127.0.0.1:1/x")
+    finding = doctor._store()
+    assert not finding.works
+    assert "secret" not in str(finding)
+    assert "Cure: mend that, or set FLASHSCOPE_STORE" in str(finding)
+
+
+def test_doctor_runs_a_kernel_and_names_a_cure_for_what_is_missing(store_file):
     done = call("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"ok  Python {platform.python_version()}"
+    assert f"ok  store {store_file}: 0 snapshots, writable" in lines
     assert any(line.startswith("ok  Interpreter (CPU): v2 ran, relative error") for line in lines)
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         assert line.startswith(("ok  ", "no  ", "    Cure: "))

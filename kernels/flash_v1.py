@@ -7,13 +7,15 @@ import triton.language as tl
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, TileConfig
 from kernels.tiles import dot, hide_unseen, key_value_head, rounded, tile_of_program
+from kernels.trace import Frames, TraceBuffers, store_tile
 
 prepare = as_given
 
 
 @triton.jit
 def merge_tile(
-    q, k, v, o_i, m_i, l_i, rows, keys, sm_scale, seq_len_q, seq_len_kv, CAUSAL: tl.constexpr, MASKED: tl.constexpr
+    q, k, v, o_i, m_i, l_i, rows, keys, sm_scale, seq_len_q, seq_len_kv, first_key, trace,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     """Algorithm 1, lines 9 to 13: one tile's softmax merged into O, which is normalised before and after."""
     scores = dot(q, k.T) * sm_scale
@@ -29,6 +31,8 @@ def merge_tile(
     l_new = alpha * l_i + beta * tl.sum(p, 1)
     l_safe = tl.where(l_new == 0.0, 1.0, l_new)
     o_i = o_i * (l_i * alpha / l_safe)[:, None] + dot(rounded(p, v.dtype), v) * (beta / l_safe)[:, None]
+    if TRACE:
+        store_tile(trace, first_key, seq_len_q, seq_len_kv, scores, m_i, m_new, l_new, alpha, o_i)
     return o_i, m_new, l_new
 
 
@@ -40,10 +44,12 @@ def natural_lse(m_i, l_i):
 @triton.jit
 def flash_v1_query_outer(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, sm_scale, num_heads, num_kv_heads, heads_in_all, seq_len_q, seq_len_kv,
-    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    trace, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     block, head = tile_of_program(tl.cdiv(seq_len_q, BLOCK_M), heads_in_all, heads_in_all, False)
+    if TRACE:
+        trace = (trace, head, block)
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, PADDED_DIM)
     kv_offset = key_value_head(head, num_heads, num_kv_heads).to(tl.int64) * seq_len_kv * HEAD_DIM
@@ -61,7 +67,9 @@ def flash_v1_query_outer(
         inside = (keys < seq_len_kv)[:, None] & (dims < HEAD_DIM)[None, :]
         k = tl.load(k_ptr + offsets, mask=inside, other=0.0)
         v = tl.load(v_ptr + offsets, mask=inside, other=0.0)
-        o_i, m_i, l_i = merge_tile(q, k, v, o_i, m_i, l_i, rows, keys, sm_scale, seq_len_q, seq_len_kv, CAUSAL, MASKED)
+        o_i, m_i, l_i = merge_tile(
+            q, k, v, o_i, m_i, l_i, rows, keys, sm_scale, seq_len_q, seq_len_kv, first_key, trace, CAUSAL, MASKED, TRACE
+        )
 
     tl.store(out_ptr + q_offsets, rounded(o_i, out_ptr.dtype.element_ty), mask=q_inside)
     tl.store(lse_ptr + row_offset + rows, natural_lse(m_i, l_i), mask=rows < seq_len_q)
@@ -70,8 +78,8 @@ def flash_v1_query_outer(
 @triton.jit
 def flash_v1_key_outer(
     q_ptr, k_ptr, v_ptr, o_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, sm_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv,
-    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    trace, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
     dims = tl.arange(0, PADDED_DIM)
@@ -94,7 +102,13 @@ def flash_v1_key_outer(
             o_i = tl.load(o_ptr + q_offsets, mask=q_inside & (not is_first), other=0.0)
             m_i = tl.load(m_ptr + row_offset + rows, mask=row_inside & (not is_first), other=float("-inf"))
             l_i = tl.load(l_ptr + row_offset + rows, mask=row_inside & (not is_first), other=0.0)
-            o_i, m_i, l_i = merge_tile(q, k, v, o_i, m_i, l_i, rows, keys, sm_scale, seq_len_q, seq_len_kv, CAUSAL, MASKED)
+            of_program = trace
+            if TRACE:
+                of_program = (trace, head, first_row // BLOCK_M)
+            o_i, m_i, l_i = merge_tile(
+                q, k, v, o_i, m_i, l_i, rows, keys, sm_scale, seq_len_q, seq_len_kv, first_key, of_program,
+                CAUSAL, MASKED, TRACE,
+            )  # fmt: skip
             tl.store(o_ptr + q_offsets, o_i, mask=q_inside & (not is_last))
             tl.store(m_ptr + row_offset + rows, m_i, mask=row_inside & (not is_last))
             tl.store(l_ptr + row_offset + rows, l_i, mask=row_inside & (not is_last))
@@ -105,8 +119,9 @@ def flash_v1_key_outer(
 
 
 def forward(
-    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
-) -> AttentionOutput:
+    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
+    trace: TraceBuffers | None = None,
+) -> AttentionOutput:  # fmt: skip
     """Attention by FlashAttention v1; see kernels.kernel.Kernel. tiles.loop_order chooses who is in the outer loop.
 
     'query': a program a query tile. 'key': Algorithm 1 as printed, a program a head, with O (float32, so that its many
@@ -121,6 +136,7 @@ def forward(
         "HEAD_DIM": problem.head_dim, "PADDED_DIM": problem.padded_head_dim, "BLOCK_M": tiles.block_m,
         "BLOCK_N": tiles.block_n, "CAUSAL": problem.causal,
         "MASKED": problem.causal or problem.seq_len_kv % tiles.block_n != 0,
+        "trace": None if trace is None else trace.arguments, "TRACE": trace is not None,
         "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,
     }  # fmt: skip
     shape = (problem.sm_scale, problem.num_heads, problem.num_kv_heads)
@@ -138,3 +154,8 @@ def forward(
             problem.seq_len_q, problem.seq_len_kv, **sizes,
         )  # fmt: skip
     return AttentionOutput(out, lse)
+
+
+def frames(trace: TraceBuffers, _operands: Operands, _problem: AttentionProblem) -> Frames:
+    """What a traced launch stored; see kernels.kernel.Kernel. v1 holds everything in natural units, and O normalised."""
+    return trace.read(scores=1.0, m=1.0, l=1.0, acc=1.0)

@@ -7,6 +7,7 @@ import triton.language as tl
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, TileConfig
 from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, rounded, tile_of_program, visible_keys
+from kernels.trace import Frames, TraceBuffers, store_tile
 
 prepare = as_given
 _SECTION_BYTES = 32 << 20
@@ -14,8 +15,9 @@ _SECTION_BYTES = 32 << 20
 
 @triton.jit
 def attend_tile(
-    q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv,
+    q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv, trace,
     HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+    TRACE: tl.constexpr,
 ):  # fmt: skip
     keys = first_key + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, PADDED_DIM)
@@ -42,16 +44,22 @@ def attend_tile(
     else:
         v = tl.load(v_base + offsets)
     acc = dot_add(rounded(p, v.dtype), v, acc * alpha[:, None])
-    return acc, m_new, l_i * alpha + tl.sum(p, 1)
+    l_new = l_i * alpha + tl.sum(p, 1)
+    if TRACE:
+        store_tile(trace, first_key, seq_len_q, seq_len_kv, scores, m_i, m_new, l_new, alpha, acc)
+    return acc, m_new, l_new
 
 
 @triton.jit
 def flash_v2_forward(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, qk_scale, num_heads, num_kv_heads, heads_in_all, heads_per_section,
-    seq_len_q, seq_len_kv,
+    seq_len_q, seq_len_kv, trace,
     HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    TRACE: tl.constexpr,
 ):  # fmt: skip
     block, head = tile_of_program(tl.cdiv(seq_len_q, BLOCK_M), heads_in_all, heads_per_section, CAUSAL)
+    if TRACE:
+        trace = (trace, head, block)
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, PADDED_DIM)
     kv_offset = key_value_head(head, num_heads, num_kv_heads).to(tl.int64) * seq_len_kv * HEAD_DIM
@@ -69,13 +77,13 @@ def flash_v2_forward(
     full_end, end = visible_keys(block * BLOCK_M, last_row, seq_len_q, seq_len_kv, BLOCK_N, CAUSAL)
     for first_key in tl.range(0, full_end, BLOCK_N):
         acc, m_i, l_i = attend_tile(
-            q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv,
-            HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, False,
+            q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv, trace,
+            HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, False, TRACE,
         )  # fmt: skip
     for first_key in tl.range(full_end, end, BLOCK_N):
         acc, m_i, l_i = attend_tile(
-            q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv,
-            HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, True,
+            q, k_base, v_base, acc, m_i, l_i, rows, first_key, qk_scale, seq_len_q, seq_len_kv, trace,
+            HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, True, TRACE,
         )  # fmt: skip
 
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
@@ -86,8 +94,9 @@ def flash_v2_forward(
 
 
 def forward(
-    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
-) -> AttentionOutput:
+    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
+    trace: TraceBuffers | None = None,
+) -> AttentionOutput:  # fmt: skip
     """Attention by FlashAttention v2; see kernels.kernel.Kernel. The lse is always written: it costs nothing."""
     assert tiles is not None
     q, k, v = operands.q, operands.k, operands.v
@@ -101,6 +110,12 @@ def forward(
         flash_v2_forward, grid, q, k, v, out, lse, problem.sm_scale * LOG2_E, problem.num_heads, problem.num_kv_heads,
         heads_in_all, heads_per_section, problem.seq_len_q, problem.seq_len_kv,
         HEAD_DIM=problem.head_dim, PADDED_DIM=problem.padded_head_dim, BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n,
-        CAUSAL=problem.causal, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        CAUSAL=problem.causal, trace=None if trace is None else trace.arguments, TRACE=trace is not None,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return AttentionOutput(out, lse)
+
+
+def frames(trace: TraceBuffers, _operands: Operands, problem: AttentionProblem) -> Frames:
+    """What a traced launch stored; see kernels.kernel.Kernel. v2 holds S without sm_scale, and m in log2."""
+    return trace.read(scores=problem.sm_scale, m=LN_2.value, l=1.0, acc=1.0)

@@ -11,8 +11,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.quantize import in_token_order, quantize, token_of_row
+from kernels.quantize import in_token_order, quantize, token_of_row, tokens_of_rows
 from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, rounded, tile_of_program, visible_keys
+from kernels.trace import Frames, TraceBuffers, store_tile
 
 _SECTION_BYTES = 32 << 20
 # P is at most 1; times 2^8 its small weights stay out of e4m3's subnormals, and 2^8 is below 448.
@@ -44,8 +45,8 @@ def load_tile(
 @triton.jit
 def attend_tile(
     q, k_source, v_source, k_scale_base, acc, m_i, l_i, row_scale, rows, kv_head, first_key, seq_len_q, seq_len_kv, stored_len,
-    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, FP8: tl.constexpr,
-    TMA: tl.constexpr, RAGGED: tl.constexpr, MASKED: tl.constexpr,
+    trace, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, FP8: tl.constexpr,
+    TMA: tl.constexpr, RAGGED: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     stored_rows = first_key + tl.arange(0, BLOCK_N)
     keys = token_of_row(stored_rows) if FP8 else stored_rows
@@ -68,7 +69,7 @@ def attend_tile(
     else:
         p = tl.math.exp2(scores * row_scale - m_safe[:, None])
     alpha = tl.math.exp2(m_i - m_safe)
-    l_i = l_i * alpha + tl.sum(p, 1)
+    l_new = l_i * alpha + tl.sum(p, 1)
     p = rounded(p, v_source.dtype if TMA else v_source.dtype.element_ty)
     if FP8:
         v = load_tile(v_source, kv_head, 0, first_key, HEAD_DIM, stored_len, PADDED_DIM, BLOCK_N, TMA, MAY_PASS_EDGE).T
@@ -81,18 +82,22 @@ def attend_tile(
             # Weights of the next head's rows are 0, but 0 times infinity is NaN.
             v = tl.where((keys < seq_len_kv)[:, None], v, tl.zeros([1, 1], v.dtype))
         acc = dot_add(p, v, acc * alpha[:, None])
-    return acc, m_new, l_i
+    if TRACE:
+        store_tile(trace, first_key, seq_len_q, seq_len_kv, scores, m_i, m_new, l_new, alpha, acc)
+    return acc, m_new, l_new
 
 
 @triton.jit
 def flash_v3_forward(
     q_source, k_source, v_source, out_ptr, lse_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, lse_shift_ptr, qk_scale,
     num_heads, num_kv_heads, heads_in_all, heads_per_section, seq_len_q, seq_len_kv, stored_len,
-    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    trace, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, FP8: tl.constexpr, SHIFT_LSE: tl.constexpr, TMA: tl.constexpr,
-    RAGGED: tl.constexpr,
+    RAGGED: tl.constexpr, TRACE: tl.constexpr,
 ):  # fmt: skip
     block, head = tile_of_program(tl.cdiv(seq_len_q, BLOCK_M), heads_in_all, heads_per_section, CAUSAL)
+    if TRACE:
+        trace = (trace, head, block)
     kv_head = key_value_head(head, num_heads, num_kv_heads)
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     row_inside = rows < seq_len_q
@@ -111,12 +116,12 @@ def flash_v3_forward(
     for first_key in tl.range(0, full_end, BLOCK_N):
         acc, m_i, l_i = attend_tile(
             q, k_source, v_source, k_scale_base, acc, m_i, l_i, row_scale, rows, kv_head, first_key,
-            seq_len_q, seq_len_kv, stored_len, HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, FP8, TMA, RAGGED, False,
+            seq_len_q, seq_len_kv, stored_len, trace, HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, FP8, TMA, RAGGED, False, TRACE,
         )  # fmt: skip
     for first_key in tl.range(full_end, end, BLOCK_N):
         acc, m_i, l_i = attend_tile(
             q, k_source, v_source, k_scale_base, acc, m_i, l_i, row_scale, rows, kv_head, first_key,
-            seq_len_q, seq_len_kv, stored_len, HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, FP8, TMA, RAGGED, True,
+            seq_len_q, seq_len_kv, stored_len, trace, HEAD_DIM, PADDED_DIM, BLOCK_N, CAUSAL, FP8, TMA, RAGGED, True, TRACE,
         )  # fmt: skip
 
     l_safe = tl.where(l_i == 0.0, 1.0, l_i)
@@ -143,8 +148,9 @@ def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, precision: Precis
 
 
 def forward(
-    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
-) -> AttentionOutput:
+    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
+    trace: TraceBuffers | None = None,
+) -> AttentionOutput:  # fmt: skip
     """Attention by FlashAttention v3; see kernels.kernel.Kernel. FP8 when the operands are quantised."""
     assert tiles is not None
     q, k, v = operands.q, operands.k, operands.v
@@ -164,9 +170,28 @@ def forward(
         v.shape[3] if fp8 else v.shape[2],
         HEAD_DIM=problem.head_dim, PADDED_DIM=dim, BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n, CAUSAL=problem.causal,
         FP8=fp8, SHIFT_LSE=operands.lse_shift is not None, TMA=launch.has_tma,
-        RAGGED=problem.seq_len_kv % tiles.block_n != 0, num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        RAGGED=problem.seq_len_kv % tiles.block_n != 0,
+        trace=None if trace is None else trace.arguments, TRACE=trace is not None,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return AttentionOutput(out, lse)
+
+
+def frames(trace: TraceBuffers, operands: Operands, problem: AttentionProblem) -> Frames:
+    """What a traced launch stored; see kernels.kernel.Kernel. v3 holds S without sm_scale, and m in log2.
+
+    With FP8 it holds S without Q's scale and its columns in the order of K's stored rows, P and with it l and O times 2^8,
+    and O without V's scale.
+    """
+    if operands.q_scale is None:
+        return trace.read(scores=problem.sm_scale, m=LN_2.value, l=1.0, acc=1.0)
+    q_scale = torch.ones(trace.tiles.block_m)
+    rows = operands.q_scale[trace.batch_index, trace.head, trace.rows].cpu()
+    q_scale[: rows.numel()] = rows
+    v_scale = operands.v_scale[trace.batch_index, trace.kv_head].cpu()
+    unshift = 2.0**-P_SHIFT.value
+    order = tokens_of_rows(torch.arange(trace.tiles.block_n))
+    return trace.read(problem.sm_scale * q_scale[:, None], LN_2.value, unshift, v_scale * unshift, order)
 
 
 def _source(tensor: torch.Tensor, block: list[int], has_tma: bool) -> TensorDescriptor | torch.Tensor:

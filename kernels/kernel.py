@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
+
+if TYPE_CHECKING:
+    from kernels.trace import Frames, TraceBuffers
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -52,15 +55,25 @@ class AttentionOutput:
 
 
 class Kernel(Protocol):
-    """A version, found by name through kernels.registry.load; a module with these functions fulfils it."""
+    """A version, found by name through kernels.registry.load; a module with these functions fulfils it.
+
+    Only those that the registry says can be traced (has_trace) take `trace`, and have frames().
+    """
 
     def prepare(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, precision: Precision, launch: Launcher) -> Operands:
         """Everything that may be done once for given tensors, and is timed apart: the FP8 quantisation pre-pass."""
 
     def forward(
-        self, operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
-    ) -> AttentionOutput:
-        """The attention itself: what is timed. Allocates its output, launches, returns without waiting."""
+        self, operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
+        trace: TraceBuffers | None = None,
+    ) -> AttentionOutput:  # fmt: skip
+        """The attention itself: what is timed. Allocates its output, launches, returns without waiting.
+
+        With trace, the traced variant is launched, which stores its tiles there; never in a timed launch.
+        """
+
+    def frames(self, trace: TraceBuffers, operands: Operands, problem: AttentionProblem) -> Frames:
+        """What a traced launch stored, in natural units; waits for it."""
 
 
 def require_layout(problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

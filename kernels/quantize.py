@@ -162,12 +162,15 @@ def _statistics(k: torch.Tensor, v: torch.Tensor, sizes: dict[str, int], launch:
     return k_sum, v_max
 
 
+def tokens_of_rows(rows: torch.Tensor) -> torch.Tensor:
+    """token_of_row, of a torch tensor."""
+    within = rows % ROW_GROUP
+    return rows - within + within % 8 // 2 * 4 + within // 8 * 2 + within % 2
+
+
 def dequantize(operands: Operands, seq_len_kv: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k (its mean still off) and v in float32, of the shapes they had, as the quantised operands stand for them."""
-    stored = torch.arange(operands.k.shape[2], device=operands.k.device)
-    within = stored % 16
-    token = stored - within + within % 8 // 2 * 4 + within // 8 * 2 + within % 2
-    in_order = torch.argsort(token)[:seq_len_kv]
+    in_order = torch.argsort(tokens_of_rows(torch.arange(operands.k.shape[2], device=operands.k.device)))[:seq_len_kv]
     q = operands.q.float() * operands.q_scale[..., None]
     k = (operands.k.float() * operands.k_scale[..., None])[:, :, in_order]
     v = (operands.v.float() * operands.v_scale[..., None])[..., :seq_len_kv].transpose(2, 3)

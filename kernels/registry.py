@@ -25,7 +25,10 @@ class Idea:
 
 @dataclass(frozen=True)
 class Version:
-    """A row of the registry. module is imported by load(); is_peer marks what a user would pick instead of ours."""
+    """A row of the registry. module is imported by load(); is_peer marks what a user would pick instead of ours.
+
+    has_trace: it can store its tiles. visits_hidden: it computes also the tiles of which a query block sees nothing.
+    """
 
     name: str
     title: str
@@ -35,6 +38,8 @@ class Version:
     has_tiles: bool = True
     has_fp8: bool = False
     has_loop_order: bool = False
+    has_trace: bool = False
+    visits_hidden: bool = False
     is_peer: bool = False
     interpretable: bool = True
 
@@ -80,7 +85,7 @@ VERSIONS: dict[str, Version] = {
                 Idea("online softmax", "running maximum m and sum l replace the score matrix", f"{_DAO_2022}, section 3.1"),
                 Idea("tiling", "Q, K, V pass through shared memory tile by tile", f"{_DAO_2022}, Algorithm 1"),
             ),
-            has_loop_order=True,
+            has_loop_order=True, has_trace=True, visits_hidden=True,
         ),
         Version(
             "v2",
@@ -103,6 +108,7 @@ VERSIONS: dict[str, Version] = {
                     "LPT scheduling, Graham 1969",
                 ),
             ),
+            has_trace=True,
         ),
         Version(
             "v3",
@@ -119,7 +125,7 @@ VERSIONS: dict[str, Version] = {
                     f"{_SHAH_2024}, section 3.3",
                 ),
             ),
-            has_fp8=True,
+            has_fp8=True, has_trace=True,
         ),
         Version(
             "sdpa-cudnn", "cuDNN (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, cuDNN backend.",

@@ -11,6 +11,7 @@ from kernels.architecture import Architecture
 from kernels.kernel import AttentionOutput
 from profiling.case import Case, Inputs
 from profiling.records import Environment, Phase, PhaseSpan, Provenance, Timeline
+from profiling.teaching_inputs import shaped
 
 Say = Callable[[Phase, str, int, int], None]
 """say(phase, text, done, total): progress for the page."""
@@ -63,7 +64,7 @@ class Bench(Protocol):
 
 
 def draw_inputs(case: Case, device: torch.device) -> Inputs:
-    """q, k and v, seeded N(0, 1) in the request's dtype: on the CPU when small, so that they are the same everywhere."""
+    """q, k and v of the request's kind, seeded, in its dtype: on the CPU when small, so that they are the same everywhere."""
     problem, dtype = case.problem, getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[case.precision.dtype])
     query = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
     key = (problem.batch, problem.num_kv_heads, problem.seq_len_kv, problem.head_dim)
@@ -72,6 +73,7 @@ def draw_inputs(case: Case, device: torch.device) -> Inputs:
     generator = torch.Generator(drawn_on).manual_seed(case.request.seed)
 
     def draw(shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, device=drawn_on, dtype=torch.float32).to(dtype).to(device)
+        return torch.randn(shape, generator=generator, device=drawn_on, dtype=torch.float32)
 
-    return draw(query), draw(key), draw(key)
+    drawn = shaped(case.request.inputs, draw(query), draw(key), draw(key), problem, generator, dtype)
+    return tuple(tensor.to(dtype).contiguous().to(device) for tensor in drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from kernels.architecture import Architecture, architecture
@@ -21,8 +22,10 @@ from profiling.records import (
     Measurement,
     Memory,
     RunRequest,
+    TileTrace,
     Timeline,
 )
+from profiling.tile_trace import Subject, output_rows, require_choice
 
 DEFAULT_CAPABILITY = 90
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -30,7 +33,10 @@ Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass
 class Case:
-    """A request and what is known of it so far. error set: it is given up, and the job's other cases go on."""
+    """A request and what is known of it so far. error set: it is given up, and the job's other cases go on.
+
+    traced_rows: the first launch's output where the trace will look, kept because the output itself is not.
+    """
 
     index: int
     request: RunRequest
@@ -45,6 +51,8 @@ class Case:
     with_prepass: Latency | None = None
     memory: Memory | None = None
     compiled: tuple[CompileReport, ...] = ()
+    traced_rows: np.ndarray | None = None
+    tiles_trace: TileTrace | None = None
     flags: list[Flag] = field(default_factory=list)
     error: JobError | None = None
 
@@ -67,6 +75,11 @@ class Case:
         """Whether the request asks for one of these."""
         return any(probe in self.request.probes for probe in probes)
 
+    @property
+    def wants_trace(self) -> bool:
+        """Whether the request asks for its tiles, and its version can store them."""
+        return self.wants("tiles") and self.entry.has_trace
+
     def admit(self, arch: Architecture | None) -> None:
         """Settle the tiles; arch None is the interpreter. Raises ValueError, or Refused, for what cannot work."""
         self.entry = version(self.request.kernel)
@@ -74,6 +87,8 @@ class Case:
         if self.entry.has_tiles:
             self.tiles = self.request.tiles or default_tiles(self.entry.name, self.problem, self.precision, shown_for)
         refuse(self.entry.name, self.problem, self.precision, self.tiles, arch)
+        if self.wants_trace:
+            require_choice(self.request.trace, self.problem, self.tiles)
 
     def load(self) -> None:
         """Import the kernel. Raises ImportError where it needs what is not installed."""
@@ -102,6 +117,14 @@ class Case:
 
         return run
 
+    def keep_traced_rows(self, output: AttentionOutput) -> None:
+        """Remember what a trace's last frame must equal."""
+        self.traced_rows = output_rows(output.out, self.request, self.tiles)
+
+    def subject(self, inputs: Inputs) -> Subject:
+        """What a traced launch needs."""
+        return Subject(self.request, self.tiles, self.kernel, self.launch, self.operands, inputs)
+
     def measurement(
         self, environment: Environment, started_at: str, duration_s: float, timeline: Timeline | None
     ) -> Measurement:
@@ -119,6 +142,7 @@ class Case:
             memory=self.memory,
             timeline=timeline,
             compiled=self.compiled,
+            tiles_trace=self.tiles_trace,
             flags=tuple(self.flags),
             error=self.error,
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from profiling import accuracy
+from profiling import accuracy, tile_trace
 from profiling.bench import Bench, draw_inputs
 from profiling.case import Case, Inputs
 from profiling.failures import is_sticky, job_error
@@ -53,13 +53,15 @@ class JobRun:
             for case in self._cases:
                 self._attempt(case, self._admit)
         for case in self._living():
-            if case.wants("accuracy", "latency", "memory"):
+            if case.wants("accuracy", "latency", "memory") or case.wants_trace:
                 self._attempt(case, self._launch_and_check)
         self._exact.clear()
         self._bench.tidy()
         self._time()
         for case in self._living():
             self._attempt(case, self._take_memory)
+            self._attempt(case, self._trace_tiles)
+            case.operands = None
         for case in self._cases:
             admitted = case.error is None or case.kernel is not None
             if admitted and case.entry.has_tiles and case.wants("compile"):
@@ -93,7 +95,7 @@ class JobRun:
             raise ValueError(f"device = {case.request.device} is not possible here: this worker serves {device_id}.")
         case.admit(self._bench.arch)
         self._bench.refuse_if_too_large(case)
-        if case.wants("accuracy", "latency", "memory"):
+        if case.wants("accuracy", "latency", "memory") or case.wants_trace:
             case.load()
         self._bench.begin_case(case)
 
@@ -103,6 +105,8 @@ class JobRun:
             self._say("compile", f"preparing {name}")
             case.prepare(inputs)
             output = self._bench.first_run(case, self._say)
+        if case.wants_trace:
+            case.keep_traced_rows(output)
         if not case.wants("accuracy", "latency"):
             return
         with self._span("check"):
@@ -143,7 +147,24 @@ class JobRun:
             with self._span("observe"):
                 self._say("observe", f"watching the device under {name}")
                 self._bench.observe(case)
-        case.operands = None
+
+    def _trace_tiles(self, case: Case) -> None:
+        """After everything that is timed; a trace that fails must not take the result away."""
+        if case.traced_rows is None or case.error is not None:
+            return
+        name = case.request.kernel
+        with self._span("trace"):
+            self._say("trace", f"tracing the tiles of {name}")
+            try:
+                subject = case.subject(self._inputs_of(case))
+                case.tiles_trace = tile_trace.take(subject, case.traced_rows, self._bench.provenance)
+            except Exception as error:
+                if is_sticky(error):
+                    raise
+                case.flags.append(_no_trace_flag(job_error(error, name, "trace")))
+                return
+        if not case.tiles_trace.replay.passed:
+            case.flags.append(_wrong_trace_flag(name))
 
     def _report_compiler(self, case: Case) -> None:
         self._say("compile", f"reading what the compiler made of {case.request.kernel}")
@@ -155,7 +176,8 @@ class JobRun:
         dtype = case.precision.dtype
         if dtype not in self._inputs:
             with self._span("inputs"):
-                self._say("inputs", f"drawing N(0, 1) inputs in {dtype}")
+                kind = "N(0, 1)" if case.request.inputs == "normal" else case.request.inputs
+                self._say("inputs", f"drawing {kind} inputs in {dtype}")
                 self._inputs[dtype] = draw_inputs(case, self._bench.device)
         return self._inputs[dtype]
 
@@ -202,4 +224,17 @@ def _wrong_flag(case: Case) -> Flag:
         severity="bad",
         short="wrong output",
         sentence=f"The output of {case.request.kernel} is wrong: {what}. It was not timed.",
+    )
+
+
+def _no_trace_flag(error: JobError) -> Flag:
+    return Flag(name="no trace", severity="caution", short="no trace", sentence=f"The tiles are not there: {error.sentence}")
+
+
+def _wrong_trace_flag(name: str) -> Flag:
+    return Flag(
+        name="trace does not agree",
+        severity="bad",
+        short="trace does not agree",
+        sentence=f"The tiles of {name} are not what a replay of the same tiles gives, or do not end in its output.",
     )

@@ -1,0 +1,138 @@
+"""What rescaling costs, read off a trace, and what rescaling only when it is worth it would save and cost. Pure.
+
+The lazy rule is FlashAttention-4's (github.com/Dao-AILab/flash-attention, flash_attn/cute): the maximum that O and l refer
+to stays while the true one is less than tau above it, in log2 units; weights then reach up to 2^tau instead of 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.problem import Precision
+from profiling.records import TileTrace
+from profiling.replay import Arithmetic, rounded_to
+from profiling.tile_trace import decoded_scores
+
+DEFAULT_TAU_LOG2 = 8.0
+_LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class LazyRescaling:
+    """The same tiles with a maximum that may be stale. Row by row; FA4 decides for a warp's rows together, which saves less.
+
+    rescaled_rows (T,): rows that a tile still rescales. saved_multiplications: of the accumulator, by those not needed
+    more. *_error: ‖w − exact‖ / ‖exact‖ of the softmax's weights, P rounded to its format; for values that are
+    independent with mean 0 this is the error that O gets from it. eager_error is that of rescaling at every new maximum.
+    """
+
+    tau_log2: float
+    rescaled_rows: np.ndarray
+    saved_multiplications: int
+    lazy_error: float
+    eager_error: float
+
+
+@dataclass(frozen=True)
+class RescaleLedger:
+    """One query block's account. The first tile is left out: there is nothing yet to rescale.
+
+    rescaled_rows (visited,): rows whose maximum rose at each tile. needed_multiplications: those rows' accumulators,
+    head_dim each. done_multiplications: what the version does, all BLOCK_M rows at every tile whether needed or not, the
+    first included; v1 twice, as it also scales each tile's product before it is added to an O that is normalised.
+    head_*: the same over all query blocks of the head, None where the map is not kept. lazy: None where tiles are missing.
+    """
+
+    rescaled_rows: np.ndarray | None
+    needed_multiplications: int | None
+    done_multiplications: int
+    head_needed_multiplications: int | None
+    head_done_multiplications: int | None
+    lazy: LazyRescaling | None
+    missing: dict[str, str]
+
+
+def rescale_ledger(trace: TileTrace, kernel: str, precision: Precision, tau_log2: float = DEFAULT_TAU_LOG2) -> RescaleLedger:
+    """The account of a trace. Raises ValueError unless tau_log2 is 0 or more and finite."""
+    if not 0.0 <= tau_log2 < np.inf:
+        raise ValueError(f"tau = {tau_log2} is not possible: it can be 0 or more.")
+    block_m, head_dim = trace.acc.shape[1:]
+    a_tile = block_m * head_dim * (2 if trace.normalised else 1)
+    rises, whole, missing = trace.rescaled_rows.numpy(), trace.every == 1, {}
+    if not rises.size:
+        missing["head"] = trace.missing.get("rescaled_rows", "the map of the head's query blocks is not kept")
+    if not whole:
+        missing["lazy"] = "a stale maximum can only be followed where every tile is stored."
+    rescaled = _risen(trace.m.numpy()) if whole else _of_map(rises, trace)
+    if rescaled is None:
+        missing["rescaled_rows"] = "neither every tile nor the map is stored."
+    return RescaleLedger(
+        rescaled_rows=rescaled,
+        needed_multiplications=None if rescaled is None else int(rescaled.sum()) * head_dim,
+        done_multiplications=trace.visited * a_tile,
+        head_needed_multiplications=int(rises[:, 1:].clip(min=0).sum()) * head_dim if rises.size else None,
+        head_done_multiplications=int((rises >= 0).sum()) * a_tile if rises.size else None,
+        lazy=_lazy(trace, Arithmetic.of(kernel, precision, trace.provenance), tau_log2) if whole else None,
+        missing=missing,
+    )
+
+
+def _risen(m: np.ndarray) -> np.ndarray:
+    """(T,): rows whose maximum rose from one tile to the next; the first tile 0."""
+    return np.concatenate([np.zeros(min(1, len(m)), int), (m[1:] > m[:-1]).sum(1)])
+
+
+def _of_map(rises: np.ndarray, trace: TileTrace) -> np.ndarray | None:
+    if not rises.size:
+        return None
+    row = rises[trace.query_block, : trace.visited].astype(int)
+    row[:1] = 0
+    return row
+
+
+def _lazy(trace: TileTrace, arithmetic: Arithmetic, tau_log2: float) -> LazyRescaling:
+    scores, m, head_dim = decoded_scores(trace), trace.m.numpy(), trace.acc.shape[2]
+    base = _stale(m, tau_log2)
+    rescaled = _risen(base)
+    exact = _weights(scores, m, None)
+    return LazyRescaling(
+        tau_log2=tau_log2,
+        rescaled_rows=rescaled,
+        saved_multiplications=int(_risen(m).sum() - rescaled.sum()) * head_dim,
+        lazy_error=_relative(_weights(scores, base, arithmetic), exact),
+        eager_error=_relative(_weights(scores, m, arithmetic), exact),
+    )
+
+
+def _stale(m: np.ndarray, tau_log2: float) -> np.ndarray:
+    """(T, rows): the maximum that each tile's weights refer to; it moves only to get away from more than tau below."""
+    base = m.copy()
+    for tile in range(1, len(base)):
+        before = base[tile - 1]
+        started = before > -np.inf
+        ahead = (m[tile] - np.where(started, before, 0.0)) * _LOG2_E
+        base[tile] = np.where(started & (ahead <= tau_log2), before, m[tile])
+    return base
+
+
+def _weights(scores: np.ndarray, base: np.ndarray, arithmetic: Arithmetic | None) -> np.ndarray:
+    """The softmax's weights (T, rows, BLOCK_N): exact in float64, or as P and l give them with an arithmetic.
+
+    base (T, rows): what each tile's exponents are relative to; the last tile's is what l and O end with.
+    """
+    kind = np.float64 if arithmetic is None else np.float32
+    finite_base = np.where(np.isfinite(base), base, 0.0).astype(kind)
+    p = np.exp(scores.astype(kind) - finite_base[:, :, None])
+    to_last = np.exp(finite_base - finite_base[-1:]) if len(base) else finite_base
+    to_last = np.where(np.isfinite(base), to_last, kind(0.0))
+    total = (p.sum(2) * to_last).sum(0)
+    if arithmetic is not None:
+        p = rounded_to(arithmetic.weights, p.astype(np.float64) * arithmetic.shift) / arithmetic.shift
+    return p * to_last[:, :, None] / np.where(total > 0, total, 1.0)[None, :, None]
+
+
+def _relative(found: np.ndarray, exact: np.ndarray) -> float:
+    norm = float(np.linalg.norm(exact))
+    return float(np.linalg.norm(found - exact)) / norm if norm else 0.0

@@ -1,0 +1,188 @@
+"""Without TRACE the machine code is that of a source in which tracing was never written; with it every GPU can compile it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from kernels.architecture import ARCHITECTURES
+from kernels.launch import CompileOnly
+from kernels.problem import AttentionProblem, Precision
+from kernels.registry import default_tiles, load
+from kernels.trace import TraceBuffers
+from profiling.compile_report import read_cubin
+
+KINDS = {
+    "v1": ("v1", "query", False),
+    "v1 key-outer": ("v1", "key", False),
+    "v2": ("v2", "query", False),
+    "v3": ("v3", "query", False),
+    "v3 FP8": ("v3", "query", True),
+}
+OFF_FOR = (90, 80, 89)
+TRACING = {"trace", "TRACE"}
+POSSIBLE = [
+    (kind, capability)
+    for capability, arch in ARCHITECTURES.items()
+    for kind, (_, _, fp8) in KINDS.items()
+    if arch.fp8 or not fp8
+]
+
+
+class WithoutTrace(ast.NodeTransformer):
+    """Takes out what tracing added: `if TRACE:` blocks, the parameters and arguments named so, and frames()."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TRACE":
+            assert not node.orelse
+            self.taken += 1
+            return None
+        return self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+        if node.name == "frames":
+            return None
+        self._drop_parameters(node.args)
+        return self.generic_visit(node)
+
+    @staticmethod
+    def _drop_parameters(parameters: ast.arguments) -> None:
+        places = [place for place, argument in enumerate(parameters.args) if argument.arg in TRACING]
+        without_default = len(parameters.args) - len(parameters.defaults)
+        for place in reversed(places):
+            del parameters.args[place]
+            if place >= without_default:
+                del parameters.defaults[place - without_default]
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.args = [argument for argument in node.args if not self._is_tracing(argument)]
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in TRACING]
+        return self.generic_visit(node)
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        kept = [
+            (key, value)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if not (isinstance(key, ast.Constant) and key.value in TRACING)
+        ]
+        node.keys, node.values = [key for key, _ in kept], [value for _, value in kept]
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        return None if self._is_tracing(node.value) else self.generic_visit(node)
+
+    @staticmethod
+    def _is_tracing(node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id in TRACING | {"of_program"}
+
+
+@pytest.fixture(scope="module")
+def stripped(tmp_path_factory) -> dict[str, ModuleType]:
+    """The versions' modules as if tracing had never been written."""
+    folder = tmp_path_factory.mktemp("stripped")
+    found = {}
+    for name in ("v1", "v2", "v3"):
+        transformer = WithoutTrace()
+        source = Path(load(name).__file__).read_text()
+        tree = ast.fix_missing_locations(transformer.visit(ast.parse(source)))
+        assert transformer.taken >= 2
+        text = re.sub(r"from kernels.trace import .*\n", "", ast.unparse(tree))
+        assert not re.search(r"trace|TRACE", re.sub(r'""".*?"""', "", text, flags=re.S)), f"tracing left in {name}"
+        path = folder / f"stripped_{name}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        found[name] = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = found[name]  # Triton reads a kernel's source through its module
+        spec.loader.exec_module(found[name])
+    return found
+
+
+def compiled(kind: str, capability: int, module: ModuleType | None = None, traced: bool = False, **fields):
+    """What Triton compiles of a version's attention, by default of the version as it stands."""
+    name, order, fp8 = KINDS[kind]
+    problem = AttentionProblem(**{"seq_len_q": 1000, "seq_len_kv": 1000, "head_dim": 64, "causal": True, **fields})
+    precision, kernel = Precision(fp8=fp8), module or load(name)
+    tiles = default_tiles(name, problem, precision, ARCHITECTURES[capability], order)
+    launch = CompileOnly(capability)
+    q, k, v = (
+        torch.empty((1, heads, 1000, problem.head_dim), dtype=torch.bfloat16, device="meta")
+        for heads in (problem.num_heads, problem.num_kv_heads, problem.num_kv_heads)
+    )
+    trace = {}
+    if traced:
+        buffers = TraceBuffers.on("meta", problem, tiles, batch_index=0, head=0, query_block=0, stored=4)
+        trace = {"trace": buffers}
+    kernel.forward(kernel.prepare(q, k, v, precision, launch), problem, tiles, launch, **trace)
+    return list(launch.compiled.values())[-1]
+
+
+def instructions(kernel) -> str:
+    """The PTX without what only names source lines."""
+    lines = []
+    for line in kernel.asm["ptx"].splitlines():
+        if re.match(r"\s*\.section\s+\.debug", line):
+            break
+        line = re.sub(r"\s*//.*", "", line)
+        if line.strip() and not re.match(r"\s*\.(loc|file)\b", line) and not re.match(r"\$L__(tmp|func_)\w*:$", line):
+            lines.append(line)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("capability", OFF_FOR)
+@pytest.mark.parametrize("kind", KINDS)
+def test_off_is_the_same_machine_code(stripped, kind, capability):
+    if (kind, capability) not in POSSIBLE:
+        pytest.skip("this GPU has no FP8")
+    as_it_stands = instructions(compiled(kind, capability))
+    assert as_it_stands.count("\n") > 200
+    assert as_it_stands == instructions(compiled(kind, capability, stripped[KINDS[kind][0]]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fields", [{"causal": False}, {"head_dim": 128}, {"head_dim": 80, "num_kv_heads": 4}])
+@pytest.mark.parametrize("capability", OFF_FOR)
+@pytest.mark.parametrize("kind", KINDS)
+def test_off_is_the_same_machine_code_everywhere(stripped, kind, capability, fields):
+    if (kind, capability) not in POSSIBLE:
+        pytest.skip("this GPU has no FP8")
+    assert instructions(compiled(kind, capability, **fields)) == instructions(
+        compiled(kind, capability, stripped[KINDS[kind][0]], **fields)
+    )
+
+
+def test_what_tracing_adds_would_be_seen(stripped):
+    assert instructions(compiled("v2", 90, traced=True)) != instructions(compiled("v2", 90, stripped["v2"]))
+
+
+def assert_traced_compiles(kind: str, capability: int, head_dim: int) -> None:
+    kernel = compiled(kind, capability, traced=True, head_dim=head_dim)
+    registers, _, counts = read_cubin(kernel.asm["cubin"])
+    assert counts["matrix products"] > 0
+    assert registers <= 255
+    assert kernel.metadata.shared <= ARCHITECTURES[capability].shared_memory_per_block_bytes
+    assert "atom" in kernel.asm["ptx"] or "red." in kernel.asm["ptx"]
+
+
+# sm_100 is where a trace is hardest to compile: its accumulators live in a memory of their own.
+@pytest.mark.parametrize(("kind", "capability"), [("v2", 90), ("v1", 100), ("v2", 100)])
+def test_traced_variant_compiles(kind, capability):
+    assert_traced_compiles(kind, capability, 64)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
+@pytest.mark.parametrize(("kind", "capability"), POSSIBLE)
+def test_traced_variant_compiles_everywhere(kind, capability, head_dim):
+    if KINDS[kind][2] and head_dim == 16:
+        pytest.skip("refused, as tested elsewhere")
+    assert_traced_compiles(kind, capability, head_dim)

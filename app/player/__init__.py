@@ -1,0 +1,1 @@
+"""The tile player: one JavaScript module, used by the app and by exported HTML, and what hands it a trace."""

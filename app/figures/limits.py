@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from app.figures.style import Absent, Chart, Palette, figure, note, vertical
+from app.figures.style import Absent, Chart, Palette, figure, note, shortened, vertical
 from kernels.problem import TileConfig
 from profiling import words
 from profiling.records import JobError
@@ -35,7 +35,7 @@ def chart(error: JobError, tiles: TileConfig | None, palette: Palette) -> Chart 
 def quantity(value: float, unit: str) -> str:
     """A number of the error in its unit; bytes as KiB below a mebibyte, so that two numbers stay comparable."""
     if unit != "bytes":
-        return f"{value:,.6g} {unit}".strip()
+        return f"{value:,.6g} {shortened(unit)}".strip()
     return words.kib(value) if value < words.MIB else words.bytes_(value)
 
 

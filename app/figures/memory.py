@@ -65,7 +65,7 @@ def _figure(memory: Memory, seq_len: int, capacity: int | None, kernel: str, pal
     fig = figure(palette, HEIGHT, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM)
     lengths, scores, outputs = _curves(memory, seq_len)
     low = 10 ** math.floor(math.log10(max(outputs[0], 1)) - 0.2)
-    high = 10 ** math.ceil(math.log10(max(scores[-1], capacity or 1)) + 0.2)
+    high = 10 ** math.ceil(math.log10(max(scores[-1], outputs[-1], capacity or 1)) + 0.2)
     for sizes, color in ((scores, palette.native), (outputs, palette.progress)):
         fig.add_scatter(x=lengths, y=sizes, mode="lines", line={"color": color, "width": 2.2, "dash": "dash"}, hoverinfo="skip")
     vertical(fig, seq_len, palette.here)

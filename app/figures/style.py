@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -78,6 +78,23 @@ DARK = Palette(
 )
 
 
+_CHIPS = {
+    "chip": ("#EEF1F5", "#1B2536"),
+    "caution": ("#7D4B00", "#FFD27A"),
+    "caution-chip": ("#FDF1D8", "#332A16"),
+    "bad-chip": ("#FCE8E6", "#3A1D1F"),
+    "wait": ("#005B8F", "#8CCBF1"),
+    "wait-chip": ("#E3F0F8", "#13293B"),
+}
+
+
+def css_variables(palette: Palette) -> str:
+    """A palette and its chips' colours as the custom properties of CSS: '--fs-text:#0F1723;…'."""
+    roles = {name.replace("_", "-"): color for name, color in asdict(palette).items()}
+    chips = {name: pair[palette is DARK] for name, pair in _CHIPS.items()}
+    return ";".join(f"--fs-{name}:{color}" for name, color in (roles | chips).items())
+
+
 @dataclass(frozen=True)
 class Chart:
     """A figure with what must stand around it. table: the same numbers as rows of words, column name to cell."""
@@ -112,6 +129,7 @@ def figure(palette: Palette, height: int, left: int = 0, right: int = 0, top: in
     }
     return go.Figure(
         layout={
+            "template": "none",  # Plotly's own draws pale outlines round dark bars
             "height": height,
             "margin": {"l": left, "r": right, "t": top, "b": bottom, "pad": 4},
             "paper_bgcolor": TRANSPARENT,
@@ -131,14 +149,30 @@ def figure(palette: Palette, height: int, left: int = 0, right: int = 0, top: in
 
 def note(fig: go.Figure, text: str, x: Any, y: Any, color: str, size: int = 12, bold: bool = False, **place: Any) -> None:
     """Text in the figure, left-anchored and centred on (x, y) unless `place` says otherwise; on log axes x, y are log10."""
+    notes(fig, [note_of(text, x, y, color, size, bold, **place)])
+
+
+def note_of(text: str, x: Any, y: Any, color: str, size: int = 12, bold: bool = False, **place: Any) -> dict[str, Any]:
+    """What note() puts into a figure, for notes() to put in many at once."""
     defaults = {"xref": "x", "yref": "y", "xanchor": "left", "yanchor": "middle", "xshift": 0, "yshift": 0}
     words = f"<b>{text}</b>" if bold else text
-    fig.add_annotation(text=words, x=x, y=y, showarrow=False, font={"size": size, "color": color}, **{**defaults, **place})
+    font = {"size": size, "color": color}
+    return {"text": words, "x": x, "y": y, "showarrow": False, "font": font, **defaults, **place}
+
+
+def notes(fig: go.Figure, found: list[dict[str, Any]]) -> None:
+    """Put many notes into a figure: one by one each would make Plotly check all that are there again."""
+    fig.layout.annotations = (*fig.layout.annotations, *found)
 
 
 def vertical(fig: go.Figure, x: float, color: str, dash: str = "solid", width: float = 1.2) -> None:
     """A line from the bottom of the plot to its top."""
     fig.add_shape(type="line", x0=x, x1=x, y0=0, y1=1, yref="paper", line={"color": color, "width": width, "dash": dash})
+
+
+def shortened(text: str, most: int = 16) -> str:
+    """Text that has to fit beside a plot, cut where it is longer than any name of ours."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def spread(positions: list[float], gap: float, low: float, high: float) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -35,8 +36,8 @@ def chart(measurement: Measurement, palette: Palette) -> Chart | Absent:
             TITLE,
             "NVML was not sampled" + ("" if measurement.environment.device.kind == "gpu" else ": there is no GPU here") + ".",
         )
-    series = _series(timeline)
-    if not series or timeline.t_s.shape[0] < 2:
+    series = _series(timeline) if timeline.t_s.shape[0] > 1 else []
+    if not series:
         reason = "; ".join(sorted(set(timeline.missing.values()))) or "no reading came back"
         return Absent(TITLE, f"{reason}.")
     return Chart(
@@ -95,7 +96,8 @@ def _figure(timeline: Timeline, series: list[Series], palette: Palette) -> go.Fi
         place = {"xref": "paper", "yref": "paper", "xshift": 6}
         note(fig, one.name, 1, middle, palette.muted, yshift=8, **place)
         note(fig, f"<b>{one.largest}</b> max", 1, middle, palette.text, yshift=-8, **place)
-    step = next((step for step in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if end / step <= 5), 200)
+    steps = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+    step = next((step for step in steps if end / step <= 5), 10 ** math.ceil(math.log10(max(end, 1) / 5)))
     ticks = [step * k for k in range(int(end / step) + 1)]
     fig.update_xaxes(
         range=[0, end],
@@ -112,8 +114,11 @@ def _broken(t_s: np.ndarray, values: np.ndarray, gaps: list[tuple[float, float]]
     """The series with a hole wherever two samples lie on both sides of a stretch that was not sampled."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for place, (moment, value) in enumerate(zip(t_s.tolist(), values.tolist(), strict=True)):
-        if place and any(start < moment and t_s[place - 1] < end for start, end in gaps):
+    is_after_gap = np.zeros(len(t_s), dtype=bool)
+    for start, end in gaps:
+        is_after_gap[1:] |= (start < t_s[1:]) & (t_s[:-1] < end)
+    for moment, value, broken in zip(t_s.tolist(), values.tolist(), is_after_gap.tolist(), strict=True):
+        if broken:
             x.append(None)
             y.append(None)
         x.append(moment)
@@ -123,19 +128,8 @@ def _broken(t_s: np.ndarray, values: np.ndarray, gaps: list[tuple[float, float]]
 
 def _phases(fig: go.Figure, spans: tuple[PhaseSpan, ...], end: float, palette: Palette) -> None:
     """Grey where launches were timed and NVML was not read; every stretch that is wide enough gets its name."""
-    for span in spans:
-        if not span.sampled:
-            fig.add_shape(
-                type="rect",
-                x0=span.start_s,
-                x1=span.end_s,
-                y0=0,
-                y1=1,
-                yref="paper",
-                fillcolor=palette.track,
-                line_width=0,
-                layer="below",
-            )
+    grey = {"type": "rect", "y0": 0, "y1": 1, "yref": "paper", "fillcolor": palette.track, "line_width": 0, "layer": "below"}
+    fig.layout.shapes = [{**grey, "x0": span.start_s, "x1": span.end_s} for span in spans if not span.sampled]
     last_right = -1.0
     for phase, group in groupby(spans, key=lambda span: span.phase):
         stretch = list(group)

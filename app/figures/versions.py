@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
-from app.figures.style import Absent, Chart, Palette, figure, note
+from app.figures.style import Absent, Chart, Palette, figure, note, note_of, notes, shortened
 from kernels.registry import PEERS, VERSIONS
 from profiling import words
 from profiling.records import DeviceFacts, Measurement
 
 TITLE = "Versions on this problem"
 HEIGHT, ROW, RIGHT = 236, 42, 206
+NARROWEST = 500
 _CHARACTER_SHARE = 0.026  # of the plot at its narrowest, about 240 px
 _COLUMNS = (("TFLOP/s", 0.36), ("median", 0.70), ("vs native", 1.0))
 
@@ -122,7 +125,7 @@ def _figure(
     _axis(fig, top_value, ceiling, palette)
     fig.update_yaxes(
         tickvals=list(range(len(ours))),
-        ticktext=[words.plotly(row.label) for row in ours],
+        ticktext=[words.plotly(shortened(row.label)) for row in ours],
         range=[-0.5, len(ours) - 0.5],
         showgrid=False,
         tickfont={"size": 13, "color": palette.text},
@@ -188,43 +191,26 @@ def _bars(fig: go.Figure, rows: list[Row], palette: Palette) -> None:
 
 
 def _numbers(fig: go.Figure, rows: list[Row], native_ms: float | None, focus: str, palette: Palette) -> None:
-    for heading, share in _COLUMNS:
-        note(
-            fig,
-            heading,
-            1,
-            1,
-            palette.muted,
-            xref="paper",
-            yref="paper",
-            xanchor="right",
-            yanchor="bottom",
-            xshift=RIGHT * share - 2,
-            yshift=2,
-        )
+    right: dict[str, Any] = {"xref": "paper", "xanchor": "right"}
+    found = [
+        note_of(name, 1, 1, palette.muted, yref="paper", yanchor="bottom", xshift=RIGHT * share - 2, yshift=2, **right)
+        for name, share in _COLUMNS
+    ]
     for place, row in enumerate(rows):
         if row.tflops is None:
-            note(fig, row.reason, 1, place, palette.refused, size=13, xref="paper", xanchor="right", xshift=RIGHT - 2)
+            found.append(note_of(row.reason, 1, place, palette.refused, size=13, xshift=RIGHT - 2, **right))
             continue
         versus = words.times(native_ms / row.median_ms) if native_ms else "–"
         cells = (words.three_digits(row.tflops), words.milliseconds(row.median_ms), versus)
         for cell, (_, share) in zip(cells, _COLUMNS, strict=True):
-            note(
-                fig,
-                cell,
-                1,
-                place,
-                palette.text,
-                size=13,
-                bold=row.label == focus,
-                xref="paper",
-                xanchor="right",
-                xshift=RIGHT * share - 2,
-            )
+            bold = row.label == focus
+            found.append(note_of(cell, 1, place, palette.text, size=13, bold=bold, xshift=RIGHT * share - 2, **right))
+    notes(fig, found)
 
 
 def _axis(fig: go.Figure, top_value: float, ceiling: tuple[float, str] | None, palette: Palette) -> None:
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if top_value / step <= 5)
+    steps = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+    step = next((step for step in steps if top_value / step <= 5), 10 ** math.ceil(math.log10(top_value / 5)))
     ticks = [step * k for k in range(int(top_value // step) + 1)]
     labels = {float(tick): f"{tick:,}" for tick in ticks}
     if ceiling is not None:

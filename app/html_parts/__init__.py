@@ -1,0 +1,1 @@
+"""The exported page's building blocks, style and script."""

@@ -1,0 +1,76 @@
+"""What a result shows, in which order and in which words: for the app's pages and the exported page alike. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.figures import compiled, launches, memory, timeline, versions
+from app.figures.style import Absent, Chart, Palette
+from kernels.registry import VERSIONS
+from profiling import words
+from profiling.records import Measurement, RunRequest
+
+
+def title(requests: Sequence[RunRequest]) -> str:
+    """What ran: 'FlashAttention v3 · 16,384 tokens · head_dim 128 · causal · bf16', or how many versions did."""
+    first = requests[0]
+    what = version_title(first.kernel) if len(requests) == 1 else f"{len(requests)} versions"
+    formats = dict.fromkeys(request.precision.title for request in requests)
+    return f"{what} · {first.problem.title} · {' and '.join(formats)}"
+
+
+def version_title(kernel: str) -> str:
+    """A version's name for people."""
+    return VERSIONS[kernel].title if kernel in VERSIONS else kernel
+
+
+@dataclass(frozen=True)
+class Charts:
+    """A result's charts. first: versions and launches side by side, empty where versions have no chart but a table."""
+
+    first: tuple[Chart | Absent, ...]
+    rest: tuple[Chart, ...]
+    absent: tuple[Absent, ...]
+
+
+def charts(measurements: Sequence[Measurement], focus: Measurement, palette: Palette) -> Charts:
+    """First versions and launches, as there are; then the other charts; then what is absent, and why."""
+    beside = versions.chart(measurements, focus.label, palette)
+    every = launches.chart(focus, palette)
+    rest = [memory.chart(focus, palette), timeline.chart(focus, palette), compiled.chart(focus, palette)]
+    first = (beside, every) if isinstance(beside, Chart) else ()
+    if not first:
+        rest.insert(0, every)
+    missed = rest if len(measurements) > 1 else [beside, *rest]
+    return Charts(
+        first,
+        tuple(chart for chart in rest if isinstance(chart, Chart)),
+        tuple(chart for chart in missed if isinstance(chart, Absent)),
+    )
+
+
+def versions_provenance(measurements: Sequence[Measurement]) -> str:
+    """How the versions' table was taken where they have no chart."""
+    return "measured" if measurements[0].environment.device.kind == "gpu" else "interpreted"
+
+
+def facts(measurement: Measurement) -> list[dict[str, str]]:
+    """About a run: where and with what it was made, what error was allowed, and every flag's sentence."""
+    environment, accuracy = measurement.environment, measurement.accuracy
+    found = {
+        "tiles": measurement.tiles.title if measurement.tiles else "none to choose",
+        "device": environment.device.name,
+        "peak rates from": environment.device.peak_source or "not known for this model",
+        "torch": environment.torch_version,
+        "Triton": environment.triton_version or environment.missing.get("triton_version", "not installed"),
+        "driver": environment.driver_version or environment.missing.get("driver_version", "not read"),
+        "commit": environment.commit or environment.missing.get("commit", "not read"),
+        "started": measurement.started_at,
+        "took": words.seconds(measurement.duration_s),
+        "allowed error": accuracy.allowed_because if accuracy else "not checked",
+    }
+    if measurement.first_launch_ms is not None:
+        found["first launch, untimed"] = words.milliseconds(measurement.first_launch_ms)
+    flags = [(flag.short, flag.sentence) for flag in measurement.flags]
+    return [{"what": name, "value": value} for name, value in [*found.items(), *flags]]

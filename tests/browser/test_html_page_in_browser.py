@@ -1,0 +1,204 @@
+"""The exported page opened from disk in a real Chromium: it draws, switches, prints, gives its files, never calls out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from app.csv_text import csv_of
+from app.html_page import page_of
+from profiling.snapshot import Snapshot, file_name, file_of, read
+from tests import records_for_tests as records
+
+pytestmark = pytest.mark.browser
+KERNELS = ("native", "v1", "v3", "fa3")
+SNAPSHOT = Snapshot(
+    title="Made-up recording",
+    note="For tests.",
+    author="Ada",
+    tags=("h200",),
+    created_at="2026-11-29T13:10:00+00:00",
+    measurements=(*(records.on_gpu(kernel) for kernel in KERNELS), records.failed("v2")),
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported") / "page.html"
+    path.write_bytes(page_of(SNAPSHOT))
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Browser, file: Path) -> Iterator[Page]:
+    """The page from disk, drawn, in one tab for all; at the end nothing has left it and nothing was complained about."""
+    context = browser.new_context(color_scheme="light")
+    page = context.new_page()
+    errors: list[str] = []
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(one.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
+    open_drawn(page, file)
+    yield page
+    context.close()
+    assert errors == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert file.as_uri() in asked
+
+
+@pytest.fixture
+def tab(opened: Page) -> Page:
+    """The tab as it was when the page had just been opened."""
+    opened.set_viewport_size({"width": 1280, "height": 1600})
+    opened.emulate_media(color_scheme="light")
+    opened.get_by_role("radio", name="v3", exact=True).check(force=True)
+    opened.get_by_role("switch", name="Tables").uncheck(force=True)
+    wait_until_drawn(opened)
+    return opened
+
+
+def open_drawn(page: Page, file: Path) -> None:
+    page.goto(file.as_uri())
+    wait_until_drawn(page)
+
+
+def wait_until_drawn(page: Page) -> None:
+    page.wait_for_function("[...document.querySelectorAll('section:not([hidden]) .plot')].every(p => p.querySelector('svg'))")
+
+
+def plots(page: Page):
+    return page.locator("section:not([hidden]) .plot")
+
+
+def colors_of(page: Page, of: str) -> set[str]:
+    """The fills of what a chart drew."""
+    return set(page.eval_on_selector_all(f"section:not([hidden]) {of}", "found => found.map(one => one.style.fill)"))
+
+
+def test_every_chart_is_drawn_and_not_blank(tab: Page) -> None:
+    assert plots(tab).count() == 6  # versions, launches, memory, timeline, compiled; and what did not fit
+    for plot in plots(tab).all():
+        assert plot.locator("svg.main-svg").count() >= 1
+        box = plot.bounding_box()
+        assert box["width"] > 300
+        assert box["height"] > 60
+        assert plot.locator("svg path[d], svg text").count() > 5
+    dots = tab.locator("section:not([hidden]) .plot .scatterlayer .points path")
+    timed = SNAPSHOT.measurements[2].latency.n
+    assert dots.count() >= timed
+    assert tab.locator("#said").inner_text() == ""
+
+
+def test_another_version_shows_its_own_numbers_by_mouse_and_by_keyboard(tab: Page) -> None:
+    value = tab.locator("section:not([hidden]) .fs-value").nth(1)
+    expect(value).to_have_text("2.02 ms")
+    tab.get_by_role("radio", name="v1", exact=True).check(force=True)
+    expect(value).to_have_text("5.14 ms")
+    wait_until_drawn(tab)
+    expect(tab.get_by_text("Every launch of v1")).to_be_visible()
+    expect(tab.get_by_text("Every launch of v3")).to_be_hidden()
+    tab.keyboard.press("ArrowLeft")
+    expect(value).to_have_text("12.1 ms")
+    wait_until_drawn(tab)
+
+
+def test_the_theme_switches_while_the_page_is_open(tab: Page) -> None:
+    bars = ".barlayer .point path"
+    assert "rgb(0, 114, 178)" in colors_of(tab, bars)
+    tab.emulate_media(color_scheme="dark")
+    expect(tab.locator("body")).to_have_css("background-color", "rgb(14, 20, 32)")
+    assert "rgb(86, 180, 233)" in colors_of(tab, bars)
+    assert "rgb(0, 114, 178)" not in colors_of(tab, bars)
+    tab.emulate_media(color_scheme="light")
+    expect(tab.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    assert "rgb(0, 114, 178)" in colors_of(tab, bars)
+
+
+def test_tables_come_with_their_switch(tab: Page) -> None:
+    table = tab.get_by_role("region", name="Table: Every launch of v3")
+    expect(table).to_be_hidden()
+    tab.get_by_role("switch", name="Tables").press("Space")
+    expect(table).to_be_visible()
+    samples = SNAPSHOT.measurements[2].latency.samples_ms.numpy()
+    assert table.locator("tbody td:last-child").all_inner_texts() == [f"{sample:.4f}" for sample in samples]
+
+
+def test_its_files_can_be_taken_out(tab: Page, tmp_path: Path) -> None:
+    with tab.expect_download() as csv:
+        tab.get_by_role("link", name="Every launch as CSV").click()
+    csv.value.save_as(tmp_path / "launches.csv")
+    assert (tmp_path / "launches.csv").read_bytes() == csv_of(SNAPSHOT)
+    with tab.expect_download() as packed:
+        tab.get_by_role("button", name="Snapshot file").click()
+    assert packed.value.suggested_filename == file_name(SNAPSHOT)
+    packed.value.save_as(tmp_path / "own")
+    assert (tmp_path / "own").read_bytes() == file_of(SNAPSHOT)
+    assert read((tmp_path / "own").read_bytes()).id == SNAPSHOT.id
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_serious_accessibility_violation(tab: Page, theme: Literal["light", "dark"]) -> None:
+    tab.emulate_media(color_scheme=theme)
+    tab.get_by_role("switch", name="Tables").press("Space")
+    # axe runs in the page's world through the browser's own protocol: the policy does not bind it.
+    found = Axe().run(tab).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_nothing_is_cut_off_on_a_narrow_screen(tab: Page) -> None:
+    tab.set_viewport_size({"width": 400, "height": 860})
+    tab.wait_for_function("document.querySelectorAll('section:not([hidden]) .plot')[1].querySelector('svg').clientWidth < 400")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    first = plots(tab).first
+    assert first.evaluate("one => one.scrollWidth") == 500
+    assert first.get_attribute("tabindex") == "0"
+
+
+def test_it_prints_light_and_as_wide_as_the_paper(tab: Page) -> None:
+    tab.emulate_media(color_scheme="dark")
+    widths = tab.evaluate("""() => {
+        dispatchEvent(new Event('beforeprint'));
+        const drawn = [...document.querySelectorAll('section:not([hidden]) .plot svg.main-svg')];
+        const found = drawn.map((one) => one.clientWidth);
+        const fill = document.querySelector('section:not([hidden]) .barlayer .point path').style.fill;
+        dispatchEvent(new Event('afterprint'));
+        return [...found, fill];
+    }""")
+    assert "rgb(86, 180, 233)" not in widths
+    assert all(0 < width <= 680 for width in widths[:-1])
+    assert "rgb(86, 180, 233)" in colors_of(tab, ".barlayer .point path")
+
+
+def test_a_page_that_calls_out_is_held_by_its_policy(browser: Browser, tmp_path: Path) -> None:
+    """The same policy with mistakes added to the page: nothing leaves, no script runs."""
+    mistakes = (
+        "<script>window.ran=1</script><img src=https://hostile.invalid/a.png onerror=window.ran=1>"
+        "<link rel=stylesheet href=https://hostile.invalid/a.css><iframe src=https://hostile.invalid></iframe>"
+        "<style>body { background: url(https://hostile.invalid/b.png) }</style>"
+    )
+    file = tmp_path / "page.html"
+    file.write_bytes(page_of(SNAPSHOT).replace(b"<main>", b"<main>" + mistakes.encode()))
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("requestfinished", lambda one: asked.append(one.url))
+    open_drawn(page, file)
+    assert page.evaluate("window.ran") is None
+    assert [url for url in asked if "hostile" in url] == []
+    page.close()
+
+
+def test_without_a_script_the_numbers_are_there(browser: Browser, file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    expect(page.locator("noscript p")).to_have_text("Charts need JavaScript.")
+    expect(page.locator("noscript p")).to_be_visible()
+    for kernel in ("v1", "v3"):
+        expect(page.get_by_role("region", name=f"Table: Every launch of {kernel}")).to_be_visible()
+    context.close()

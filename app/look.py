@@ -11,7 +11,7 @@ from typing import Literal
 
 import streamlit as st
 
-from app.figures.style import DARK, LIGHT, Absent, Chart, Palette
+from app.figures.style import DARK, LIGHT, Absent, Chart, Palette, css_variables
 from profiling.words import escaped
 
 FORM_WIDTH = 292
@@ -21,7 +21,17 @@ BADGES = {
     "modelled": ":material/radio_button_unchecked: modelled",
     "compiled": ":material/memory: compiled",
 }
-_CHIP_ICONS = {"ok": "check", "info": "info", "caution": "warning", "bad": "error", "wait": "hourglass_top"}
+_CHIP_ICONS = {
+    "ok": "check",
+    "info": "info",
+    "caution": "warning",
+    "bad": "error",
+    "wait": "hourglass_top",
+    "tag": "sell",
+    "person": "person",
+    "pinned": "push_pin",
+    "time": "schedule",
+}
 _CSS = Path(__file__).with_name("look.css")
 
 
@@ -32,23 +42,7 @@ def palette() -> Palette:
 
 def style() -> None:
     """Send the CSS, with the palette as variables."""
-    colors = palette()
-    variables = ";".join(
-        f"--fs-{name}:{value}"
-        for name, value in (
-            ("line", colors.line),
-            ("muted", colors.muted),
-            ("on-primary", colors.background),
-            ("refused", colors.refused),
-            ("correct", colors.correct),
-            ("chip", "#EEF1F5" if colors is LIGHT else "#1B2536"),
-            ("caution", "#7D4B00" if colors is LIGHT else "#FFD27A"),
-            ("caution-chip", "#FDF1D8" if colors is LIGHT else "#332A16"),
-            ("bad-chip", "#FCE8E6" if colors is LIGHT else "#3A1D1F"),
-            ("wait", "#005B8F" if colors is LIGHT else "#8CCBF1"),
-            ("wait-chip", "#E3F0F8" if colors is LIGHT else "#13293B"),
-        )
-    )
+    variables = css_variables(palette())
     st.html(f"<style>:root{{{variables}}}{_CSS.read_text(encoding='utf-8')}</style>")
 
 
@@ -105,15 +99,37 @@ def title(text: str) -> None:
     st.html(f'<h1 class="fs-title">{escaped(text)}</h1>', width="content")
 
 
-def sentence(text: str, strong: str = "") -> None:
+def sentence(text: str, strong: str = "", width: Literal["stretch", "content"] = "stretch") -> None:
     """One plain sentence of foreign text, after an optional bold beginning."""
     start = f"<strong>{escaped(strong)}</strong> " if strong else ""
-    st.html(f'<p class="fs-sentence">{start}{escaped(text)}</p>')
+    st.html(f'<p class="fs-sentence">{start}{escaped(text)}</p>', width=width)
+
+
+def excerpt(text: str, strong: str = "") -> None:
+    """Foreign text after a bold beginning, cut where it would fill more than two lines."""
+    start = f"<strong>{escaped(strong)}</strong> " if strong else ""
+    st.html(f'<p class="fs-sentence fs-excerpt">{start}{escaped(text)}</p>')
+
+
+def note(text: str, label: str) -> None:
+    """A foreign text of many lines as it was written; a long one scrolls and can be reached by keyboard."""
+    st.html(f'<p class="fs-sentence fs-lines" tabindex="0" role="region" aria-label="{escaped(label)}">{escaped(text)}</p>')
+
+
+def caption(text: str) -> None:
+    """A small grey line of foreign text, as wide as it is long."""
+    st.html(f'<p class="fs-caption">{escaped(text)}</p>', width="content")
 
 
 def field_error(text: str) -> None:
     """What is wrong with the field above."""
     st.html(f'<p class="fs-field-error" role="alert"><span class="fs-icon" aria-hidden="true">error</span>{escaped(text)}</p>')
+
+
+def warning(text: str) -> None:
+    """Something to know before relying on the numbers."""
+    icon = '<span class="fs-icon fs-caution" aria-hidden="true">warning</span>'
+    st.html(f'<p class="fs-sentence">{icon}{escaped(text)}</p>')
 
 
 def table(rows: Sequence[dict[str, str]], label: str) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import streamlit as st
 
-ROOT = str(Path(__file__).resolve().parents[1])
-if ROOT not in sys.path:
-    sys.path.insert(0, ROOT)  # `streamlit run app/main.py` puts app/ on the path, not what holds it
+APP = Path(__file__).resolve().parent
+# `streamlit run app/main.py` puts app/ on the path, where a module of ours hides one of Python's; what holds it belongs there.
+sys.path[:] = [str(APP.parent), *(entry for entry in sys.path if entry not in (str(APP), str(APP.parent)))]
 
 from app import look, state  # noqa: E402
-from app.views import gallery, run  # noqa: E402
+from app.views import compare, gallery, run, snapshots, softmax  # noqa: E402
 
 st.set_page_config(page_title="FlashScope", layout="wide")
 look.style()
@@ -18,7 +18,13 @@ st.logo(look.logo(), size="large")
 pages = state.register_pages(
     {
         "run": st.Page(run.page, title="Run", url_path="run", default=True),
+        "softmax": st.Page(softmax.page, title="Softmax", url_path="softmax"),
+        "snapshots": st.Page(snapshots.page, title="Snapshots", url_path="snapshots"),
+        "compare": st.Page(compare.page, title="Compare", url_path="compare"),
         "gallery": st.Page(gallery.page, title="Gallery", url_path="gallery"),
     }
 )
-st.navigation(pages, position="top").run()
+current = st.navigation(pages, position="top")
+if state.opened_snapshot() is not None and current == state.page("run"):
+    state.go_to("snapshots", st.query_params.to_dict())
+current.run()

@@ -186,7 +186,7 @@ def test_progress_never_goes_back() -> None:
     queue = FakeQueue((records.gpu(),))
     queue.put("j", [records.on_gpu().request])
     shares = []
-    for phase in ("starting", "compile", "inputs", "check", "latency", "memory", "observe"):
+    for phase in ("starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace"):
         for done in (0, 1, 2):
             queue.run("j", Progress(job_id="j", phase=phase, text="", done=done, total=2))
             shares.append(run_status._share(queue.view("j")))
@@ -300,6 +300,13 @@ def test_the_gallery_lists_and_opens_recordings(gallery: AppTest) -> None:
     assert titles_of_charts(gallery) == 5
     next(button for button in gallery.button if button.label == "All recordings").click().run()
     assert titles_of_charts(gallery) == 0
+
+
+def test_the_gallery_opens_from_a_filled_form(on_cpu: FakeQueue) -> None:
+    page = opened(seq_len="64", kernel="v2")
+    next(button for button in page.button if button.label == "Open the gallery").click().run()
+    assert not page.exception
+    assert "Recordings from a real GPU" in shown(page)
 
 
 def test_text_of_a_recording_is_never_markup(gallery: AppTest) -> None:

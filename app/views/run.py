@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import look, state
-from app.views import run_form, run_result, run_status
+from app.views import actions, run_form, run_result, run_status, save
 from app.views.run_form import Asked
 from profiling.job_queue import JobView
 from profiling.records import DeviceFacts
@@ -56,14 +56,24 @@ def _right_side(devices: tuple[DeviceFacts, ...]) -> None:
 
 
 def _last_result(good: JobView, is_older: bool) -> None:
-    measurements = [result for result in good.results if result is not None]
-    heading = run_result.title(good.requests)
+    found = state.unsaved(good)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
         if is_older:
-            look.sentence(
-                f"{run_result.clock(good.finished_at or good.submitted_at)} · {heading}", strong="The last run that worked"
-            )
+            done = run_result.clock(good.finished_at or good.submitted_at)
+            look.sentence(f"{done} · {found.snapshot.title}", strong="The last run that worked")
         else:
-            look.title(heading)
-        run_result.toolbar(measurements, heading)
-    run_result.show(measurements)
+            look.title(found.snapshot.title)
+        with st.container(horizontal=True, gap="small", width="content", vertical_alignment="center"):
+            actions.toolbar(found)
+    _repeated(good)
+    save.below(found)
+    run_result.show(found.snapshot.measurements)
+
+
+def _repeated(good: JobView) -> None:
+    """After a snapshot was repeated here: the way to its comparison."""
+    repeated = state.repeated_snapshot(good.job_id)
+    if repeated is not None:
+        with st.container(horizontal=True, gap="small", vertical_alignment="center", key="repeated"):
+            look.sentence("A snapshot's requests, run again here.", width="content")
+            actions.compare(f"job-{good.job_id}", against=repeated, label="Compare with the snapshot")

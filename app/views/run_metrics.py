@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Literal
 
-from profiling import words
+from profiling import summary, words
 from profiling.records import Measurement, Memory
 
 Chip = tuple[str, str, str]
@@ -14,32 +15,35 @@ Metric = tuple[str, str, str, str]
 """(label, value, notes by line, kind: 'correct', 'refused' or nothing)"""
 
 
-def chips(measurement: Measurement, recorded: bool) -> list[Chip]:
-    """The device, or where a recording comes from; then what the worker noted about the run."""
+Origin = Literal["here", "imported", "gallery", "file", "unsaved"]
+"""Where measurements come from: this store, the store by import, the gallery, a file that was not kept, this server's queue"""
+_FROM = {"here": "saved here", "imported": "imported", "gallery": "recording", "file": "file"}
+
+
+def chips(measurement: Measurement, origin: Origin) -> list[Chip]:
+    """The device, or where the numbers come from; then what the worker noted about the run."""
     device = measurement.environment.device
-    start = recording_chips(measurement) if recorded else [("info", device.short_name, device.name)]
+    start = [("info", device.short_name, device.name)] if origin == "unsaved" else origin_chips(measurement, origin)
     return start + [(flag.severity, flag.short, flag.sentence) for flag in measurement.flags]
 
 
-def recording_chips(measurement: Measurement) -> list[Chip]:
-    """Where and when a recording was made, and that it was not here."""
+def origin_chips(measurement: Measurement, origin: Origin = "gallery") -> list[Chip]:
+    """Where and when a snapshot was made, and whether it was not here."""
     device = measurement.environment.device
     started = datetime.fromisoformat(measurement.started_at)
     name = device.short_name.split(" · ")[0]
-    return [
-        (
-            "info",
-            f"recording · {name} · {started.day} {started:%b %Y}",
-            f"Measured on {device.name} at {measurement.started_at}.",
-        ),
-        ("caution", "not measured here", "These numbers were read from a file."),
-    ]
+    made = "Interpreted" if device.kind == "interpreter" else "Measured"
+    first = (
+        "info",
+        f"{_FROM[origin]} · {name} · {started.day} {started:%b %Y}",
+        f"{made} on {device.name} at {measurement.started_at}.",
+    )
+    return [first] if origin == "here" else [first, ("caution", "not measured here", "These numbers were read from a file.")]
 
 
 def speeds(measurements: Sequence[Measurement]) -> str:
     """A recording's throughputs in one line: 'native 39.6 · v1 166 · v2 511 TFLOP/s'."""
-    found = [f"{one.label} {words.three_digits(one.tflops)}" for one in measurements if one.tflops is not None]
-    return " · ".join(found) + " TFLOP/s" if found else "no GPU time was taken"
+    return summary.speeds(measurements) or "no GPU time was taken"
 
 
 def metrics(measurement: Measurement) -> list[Metric]:

@@ -1,112 +1,110 @@
-"""Measurements on screen: chips, four metrics, the charts with their tables. The Run page and the gallery share it."""
+"""Measurements on screen: chips, four metrics, the charts with their tables. Every page with a result shares it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from app import look, programs, state
-from app.figures import compiled, launches, memory, timeline, versions
+from app import look, programs, result_facts, state
+from app.figures import versions
 from app.figures.style import Absent, Chart
+from app.result_facts import title as title
+from app.result_facts import version_title
 from app.views import run_metrics
+from app.views.run_metrics import Origin
 from kernels.registry import VERSIONS
-from profiling import words
-from profiling.records import Measurement, RunRequest
-from profiling.snapshot import SUFFIX, Snapshot, file_of
+from profiling.records import Measurement
 
 
-def show(measurements: Sequence[Measurement], recorded: bool = False) -> None:
+def show(measurements: Sequence[Measurement], origin: Origin = "unsaved") -> None:
     """Everything there is to see of a job's measurements; those that failed only say why."""
     ran = [measurement for measurement in measurements if measurement.error is None]
-    focus = _details_of(ran)
-    look.chips(run_metrics.chips(focus, recorded))
-    look.metrics(run_metrics.metrics(focus))
-    _charts(measurements, focus)
+    focus = _details_of(ran) if ran else None
+    if focus is not None:
+        look.chips(run_metrics.chips(focus, origin))
+        look.metrics(run_metrics.metrics(focus))
+        _charts(measurements, focus)
+    elif measurements:
+        look.chips(run_metrics.chips(measurements[0], origin))
     for measurement in measurements:
         if measurement.error is not None:
             look.sentence(measurement.error.sentence, strong=f"{version_title(measurement.request.kernel)} did not run.")
-    if state.tables_shown():
+    if focus is not None and state.tables_shown():
         look.heading("About this run")
-        look.table(_facts(focus), "Table: about this run")
-
-
-def toolbar(measurements: Sequence[Measurement], title: str, note: str = "") -> None:
-    """The tables' switch and the download of what is on screen."""
-    with st.container(horizontal=True, gap="small", width="content", vertical_alignment="center"):
-        st.toggle("Tables", key=state.TABLES_KEY, bind="query-params", help="The numbers behind every chart.")
-        st.download_button(
-            "Download",
-            on_click="ignore",
-            icon=":material/download:",
-            mime="application/gzip",
-            file_name=_file_name(measurements[0]),
-            data=lambda: file_of(_snapshot(measurements, title, note)),
-            help="The measurements as one snapshot file.",
-        )
-
-
-def title(requests: Sequence[RunRequest]) -> str:
-    """What ran: 'FlashAttention v3 · 16,384 tokens · head_dim 128 · causal · bf16', or how many versions did."""
-    first = requests[0]
-    what = version_title(first.kernel) if len(requests) == 1 else f"{len(requests)} versions"
-    formats = dict.fromkeys(request.precision.title for request in requests)
-    return f"{what} · {first.problem.title} · {' and '.join(formats)}"
-
-
-def version_title(kernel: str) -> str:
-    """A version's name for people."""
-    return VERSIONS[kernel].title if kernel in VERSIONS else kernel
+        look.table(result_facts.facts(focus), "Table: about this run")
 
 
 def clock(moment: str) -> str:
     """An ISO 8601 time as the browser's hours and minutes."""
+    return datetime.fromisoformat(moment).astimezone(_zone()).strftime("%H:%M")
+
+
+def when(moment: str) -> str:
+    """An ISO 8601 time as the browser's day, hours and minutes; what is none, as it is."""
     try:
-        zone = ZoneInfo(st.context.timezone or "UTC")
+        found = datetime.fromisoformat(moment).astimezone(_zone())
+    except (ValueError, OverflowError):
+        return moment
+    return f"{found.day} {found:%b %Y, %H:%M}"
+
+
+def _zone() -> tzinfo:
+    try:
+        return ZoneInfo(st.context.timezone or "UTC")
     except (ZoneInfoNotFoundError, ValueError):
-        zone = UTC
-    return datetime.fromisoformat(moment).astimezone(zone).strftime("%H:%M")
+        return UTC
 
 
 def _details_of(ran: Sequence[Measurement]) -> Measurement:
     """The measurement whose details are shown: chosen where several ran, at first the form's version."""
     if len(ran) == 1:
         return ran[0]
-    names = [measurement.label for measurement in ran]
+    names = _told_apart([measurement.label for measurement in ran])
     kernel = str(state.form_values()["kernel"])
-    preferred = next((m.label for m in reversed(ran) if m.request.kernel == kernel), names[-1])
+    preferred = next((place for place in reversed(range(len(ran))) if ran[place].request.kernel == kernel), len(ran) - 1)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.caption("Details of", width="content")
-        chosen = st.segmented_control(
-            "Details of",
-            names,
-            default=preferred,
-            required=True,
-            key=state.DETAILS_KEY,
-            label_visibility="collapsed",
-        )
+        if all(measurement.request.kernel in VERSIONS for measurement in ran):
+            chosen = st.segmented_control(
+                "Details of",
+                names,
+                default=names[preferred],
+                required=True,
+                key=state.DETAILS_KEY,
+                bind="query-params",
+                label_visibility="collapsed",
+            )
+        else:  # a segmented control reads its labels as markdown, and these are foreign
+            chosen = st.selectbox(
+                "Details of", names, index=preferred, key=state.DETAILS_KEY, label_visibility="collapsed", width=320
+            )
     return ran[names.index(chosen)] if chosen in names else ran[-1]
+
+
+def _told_apart(labels: Sequence[str]) -> list[str]:
+    """The labels, numbered where a file has the same one twice."""
+    found: list[str] = []
+    for label in labels:
+        again = labels[: len(found)].count(label)
+        found.append(f"{label} ({again + 1})" if again else label)
+    return found
 
 
 def _charts(measurements: Sequence[Measurement], focus: Measurement) -> None:
     """First row: versions and launches, as there are; then the other charts side by side; then what is absent, and why."""
-    colors = look.palette()
-    beside = versions.chart(measurements, focus.label, colors)
-    every = launches.chart(focus, colors)
-    rest = [memory.chart(focus, colors), timeline.chart(focus, colors), compiled.chart(focus, colors)]
-    if isinstance(beside, Chart):
-        _row([beside, every], [0.6, 0.4], focus)
+    found = result_facts.charts(measurements, focus, look.palette())
+    if found.first:
+        _row(found.first, [0.6, 0.4], focus)
     else:
         _versions_table(measurements)
-        rest.insert(0, every)
     for measurement in measurements:
         for reason in programs.why_slow(measurement):
             look.sentence(reason, strong=f"Why is {measurement.label} slow?")
-    _grid([chart for chart in rest if isinstance(chart, Chart)], focus)
-    missed = rest if len(measurements) > 1 else [beside, *rest]
-    look.absences(chart for chart in missed if isinstance(chart, Absent))
+    _grid(found.rest, focus)
+    look.absences(found.absent)
 
 
 def _grid(charts: Sequence[Chart], focus: Measurement) -> None:
@@ -119,7 +117,7 @@ def _grid(charts: Sequence[Chart], focus: Measurement) -> None:
 
 def _versions_table(measurements: Sequence[Measurement]) -> None:
     if len(measurements) > 1:
-        look.heading(versions.TITLE, "measured" if measurements[0].environment.device.kind == "gpu" else "interpreted")
+        look.heading(versions.TITLE, result_facts.versions_provenance(measurements))
         look.table(versions.table(measurements), f"Table: {versions.TITLE}")
 
 
@@ -131,33 +129,3 @@ def _row(charts: Sequence[Chart | Absent], shares: Sequence[float], focus: Measu
                 look.absences([chart])
             else:
                 look.chart(chart, key=f"{chart.title} {focus.started_at}", with_table=state.tables_shown())
-
-
-def _facts(measurement: Measurement) -> list[dict[str, str]]:
-    environment, accuracy = measurement.environment, measurement.accuracy
-    facts = {
-        "tiles": measurement.tiles.title if measurement.tiles else "none to choose",
-        "device": environment.device.name,
-        "peak rates from": environment.device.peak_source or "not known for this model",
-        "torch": environment.torch_version,
-        "Triton": environment.triton_version or environment.missing.get("triton_version", "not installed"),
-        "driver": environment.driver_version or environment.missing.get("driver_version", "not read"),
-        "commit": environment.commit or environment.missing.get("commit", "not read"),
-        "started": measurement.started_at,
-        "took": words.seconds(measurement.duration_s),
-        "allowed error": accuracy.allowed_because if accuracy else "not checked",
-    }
-    if measurement.first_launch_ms is not None:
-        facts["first launch, untimed"] = words.milliseconds(measurement.first_launch_ms)
-    facts |= {flag.short: flag.sentence for flag in measurement.flags}
-    return [{"what": name, "value": value} for name, value in facts.items()]
-
-
-def _file_name(measurement: Measurement) -> str:
-    problem = measurement.request.problem
-    return f"{measurement.request.kernel}-{problem.seq_len_q}x{problem.head_dim}{SUFFIX}"
-
-
-def _snapshot(measurements: Sequence[Measurement], title: str, note: str) -> Snapshot:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Snapshot(title=title, note=note, created_at=now, measurements=tuple(measurements))

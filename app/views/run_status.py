@@ -21,6 +21,7 @@ _PHASES = {
     "latency": "Timing launches",
     "memory": "Measuring memory",
     "observe": "Observing the GPU",
+    "trace": "Tracing tiles",
 }
 
 
@@ -57,7 +58,7 @@ def no_gpu(devices: tuple[DeviceFacts, ...]) -> None:
         with st.container(horizontal=True, gap="small"):
             st.button("Run the tiny problem here", icon=":material/play_arrow:", on_click=_run_tiny)
             if st.button("Open the gallery", icon=":material/photo_library:", type="tertiary"):
-                st.switch_page(state.page("gallery"))
+                state.go_to("gallery")
             with st.popover("Why is there no GPU?", type="tertiary"):
                 look.sentence(devices[-1].missing.get("gpu", "NVIDIA's management library lists none."))
                 st.markdown(

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
@@ -37,13 +38,22 @@ class Server:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    with serving(ROOT, folder / "log", FLASHSCOPE_STORE=f"sqlite:///{folder}/store.db") as found:
+        yield found
+
+
+@contextmanager
+def serving(root: Path, log: Path, **environment: str) -> Iterator[Server]:
+    """A server of the project in `root` on a free port; at the end nothing of it runs and its log holds no traceback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log"
     command = [str(Path(sys.executable).with_name("streamlit")), "run", "app/main.py", "--server.port", str(port)]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=root, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | environment
+        )
     found = Server(f"http://127.0.0.1:{port}", process, log)
     try:
         _wait_until_healthy(found)

@@ -1,0 +1,86 @@
+"""The toolbar of a result: tables, save, share, compare. The Run page, the gallery and an opened snapshot have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from app import look, state
+from app.csv_text import csv_of
+from app.player import choices
+from app.state import Opened
+from app.views import save
+from profiling import privacy
+from profiling.snapshot import AnySnapshot, file_name, file_of
+
+
+def toolbar(found: Opened) -> None:
+    """Everything that can be done with any result, wherever it comes from."""
+    _watch(found)
+    st.toggle("Tables", key=state.TABLES_KEY, bind="query-params", help="The numbers behind every chart.")
+    if found.kept is None and found.origin != "file":
+        save.button(found)
+    _share(found)
+    if found.snapshot.measurements and found.origin not in ("unsaved", "file"):
+        compare(found.id)
+
+
+def _watch(found: Opened) -> None:
+    """Where a version that can be traced has run: the form's own, or else the first."""
+    ran = [measurement for measurement in found.snapshot.measurements if choices.can_be_watched(measurement)]
+    if not ran:
+        return
+    kernel = state.form_values()["kernel"]
+    chosen = next((measurement for measurement in ran if measurement.request.kernel == kernel), ran[0])
+    st.page_link(
+        state.page("softmax"),
+        label="Watch it",
+        icon=":material/animation:",
+        query_params=state.address_to_watch(chosen),
+        help="Its tiles one after the other, on a problem small enough to follow.",
+    )
+
+
+def compare(reference: str, against: str = "", label: str = "Compare") -> None:
+    """A link to the Compare page, with this one as A, or as B against another."""
+    sides = {"a": against, "b": reference} if against else {"a": reference}
+    st.page_link(state.page("compare"), label=label, icon=":material/compare_arrows:", query_params=sides)
+
+
+def _share(found: Opened) -> None:
+    snapshot = state.plain(found)
+    stem = file_name(snapshot).split(".")[0]
+    with st.popover("Share", icon=":material/ios_share:", key="share"):
+        if found.kept is not None:
+            look.caption("The link, for everyone who reaches this server:")
+            st.code(state.link(found.id), language=None, wrap_lines=True)
+        elif found.origin == "unsaved":
+            look.caption("Saving it makes a link. A file works anywhere, now; no name, host or path is in it.")
+        for sentence in privacy.personal(snapshot):
+            look.caption(sentence)
+        _download("Snapshot file", ":material/download:", file_name(snapshot), "application/gzip", file_of, snapshot)
+        if not snapshot.measurements:
+            return
+        _download("Web page (HTML)", ":material/html:", f"{stem}.html", "text/html", _html, snapshot)
+        _download("Samples (CSV)", ":material/table:", f"{stem}.csv", "text/csv", csv_of, snapshot)
+
+
+def _download(label: str, icon: str, name: str, mime: str, make: Callable[[AnySnapshot], bytes], snapshot: AnySnapshot) -> None:
+    """A button whose file is made when it is pressed."""
+    st.download_button(
+        label,
+        on_click="ignore",
+        icon=icon,
+        mime=mime,
+        file_name=name,
+        data=lambda: make(snapshot),
+        width="stretch",
+        key=f"download-{mime}",
+    )
+
+
+def _html(snapshot: AnySnapshot) -> bytes:
+    from app.html_page import page_of
+
+    return page_of(snapshot)

@@ -64,6 +64,7 @@ def time_rounds(
 ) -> tuple[Latency, ...]:
     """Time runs interleaved: in every round each one in turn, so that drift meets all alike. A Latency a run.
 
+    Each round begins with the next one: a place in the round (the first after a pause, say) would favour whoever has it.
     after_batch(index) is called right after a run's launches of a round have ended, after_round(done) after each round.
     Raises RunFailed when a run raises.
     """
@@ -73,10 +74,11 @@ def time_rounds(
     samples: list[list[float]] = [[] for _ in runs]
     round_of: list[list[int]] = [[] for _ in runs]
     for number in range(rounds):
-        for index, run in enumerate(runs):
+        for place in range(len(runs)):
+            index = (number + place) % len(runs)
             count = plans[index][number]
             if count:
-                samples[index] += _attributed(index, lambda run=run, count=count: timer.sample_ms(run, count))
+                samples[index] += _attributed(index, lambda run=runs[index], count=count: timer.sample_ms(run, count))
                 round_of[index] += [number] * count
                 after_batch(index)
         after_round(number + 1)

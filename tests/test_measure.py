@@ -73,9 +73,9 @@ def test_rounds_are_interleaved_and_the_first_launch_is_in_no_sample():
     runs = [run_named("a", 50.0, log), run_named("b", 25.0, log)]
     a, b = time_rounds(runs, EventTimer(log), after_batch=batches.append, after_round=rounds.append)
     assert log[:4] == ["estimate", "a", "estimate", "b"]
-    one_round = ["flush", "a"] * 3 + ["flush", "b"] * 4
-    assert log[4:] == one_round * 5
-    assert batches == [0, 1] * 5
+    of_a, of_b = ["flush", "a"] * 3, ["flush", "b"] * 4
+    assert log[4:] == (of_a + of_b + of_b + of_a) * 2 + of_a + of_b
+    assert batches == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1]
     assert rounds == [1, 2, 3, 4, 5]
     assert a.samples_ms.numpy().tolist() == [50.0] * 15
     assert b.round_of.numpy().tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4

@@ -55,13 +55,12 @@ def choices(connection: sa.Connection) -> Choices:
 
     # One pass for all of a table's columns: there are few different measurements among many.
     found = distinct(measured.c.kernel, measured.c.device_name, measured.c.seq_len_q, measured.c.seq_len_kv)
+    authors = [one.author for one in distinct(rows.c.author)]
     return Choices(
         kernels=tuple(sorted({one.kernel for one in found})),
         device_names=tuple(sorted({one.device_name for one in found})),
         tags=tuple(sorted(one.tag for one in distinct(tags.c.tag))),
-        authors=tuple(
-            sorted((one.author for one in distinct(rows.c.author) if one.author), key=lambda author: (folded(author), author))
-        ),
+        authors=tuple(sorted(filter(None, authors), key=lambda author: (folded(author), author))),
         seq_lens=tuple(sorted({length for one in found for length in (one.seq_len_q, one.seq_len_kv)})),
     )
 

@@ -182,7 +182,7 @@ def _by_bytes(rng: random.Random, data: bytes, documents: list[bytes]) -> bytes:
             found[place:place] = rng.choice(_ODD_BYTES)
         elif what == 3:
             other = rng.choice(documents)
-            start = rng.randrange(len(other))
+            start = rng.randrange(len(other) + 1)
             found[place : place + rng.choice((0, 50))] = other[start : start + rng.choice((5, 50, 500))]
         elif what == 4:
             del found[place:]
@@ -211,11 +211,11 @@ def _wrapped(rng: random.Random, data: bytes) -> bytes:
         return rng.choice(
             (
                 lambda: file + file,
-                lambda: gzip.compress(file, 1),
+                lambda: gzip.compress(file, 1, mtime=0),
                 lambda: file + b"\0",
                 lambda: file[:-8],
-                lambda: gzip.compress(data + b" " * 20_000_000, 1),
-                lambda: gzip.compress(data + b" " * 51_000_000, 1),
+                lambda: gzip.compress(data + b" " * 20_000_000, 1, mtime=0),
+                lambda: gzip.compress(data + b" " * 51_000_000, 1, mtime=0),
             )
         )()
     element = '<script type="application/gzip+base64" id="flashscope-snapshot">' + base64.b64encode(file).decode() + "</script>"

@@ -16,11 +16,12 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = "/usr/bin/chromium"
 IGNORED = ("Failed to load resource",)  # Streamlit probes a subpage's own folder for its health route first
+expect.set_options(timeout=30_000)  # a busy machine is slow, and no test here is about that
 
 
 @dataclass(frozen=True)

@@ -91,9 +91,9 @@ def _newer(**fields: Any) -> bytes:
 
 
 def _letters_in(schema_version: int, count: int) -> bytes:
-    """A document with a very long text where the last measurement's error has its own."""
+    """A document with a very long text where a measurement's error has its own."""
     value = {**_sample(), "schema_version": schema_version}
-    value["measurements"][-1]["error"]["raw"] = "LETTERS"
+    next(one["error"] for one in value["measurements"] if one["error"] is not None)["raw"] = "LETTERS"
     before, after = json.dumps(value).encode().split(b"LETTERS")
     return _gzip_of(b"a", count, before, after)
 

@@ -215,7 +215,6 @@ def test_the_command_line_stores_and_proves_a_trace():
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     assert "v2: trace of head 0, query block 0: 2 tiles stored, agrees with its replay (interpreted)." in child.stdout
-    assert "trace: tracing the tiles of v2" in child.stderr
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
-from profiling import summary, words
+from profiling import plausibility, summary, words
 from profiling.records import Measurement, Memory
 
 Chip = tuple[str, str, str]
@@ -21,10 +21,11 @@ _FROM = {"here": "saved here", "imported": "imported", "gallery": "recording", "
 
 
 def chips(measurement: Measurement, origin: Origin) -> list[Chip]:
-    """The device, or where the numbers come from; then what the worker noted about the run."""
+    """The device, or where the numbers come from; then what the worker noted, a file's own word on its peak judged again."""
     device = measurement.environment.device
     start = [("info", device.short_name, device.name)] if origin == "unsaved" else origin_chips(measurement, origin)
-    return start + [(flag.severity, flag.short, flag.sentence) for flag in measurement.flags]
+    flags = measurement.flags if origin in ("unsaved", "here") else plausibility.flags_to_show(measurement)
+    return start + [(flag.severity, flag.short, flag.sentence) for flag in flags]
 
 
 def origin_chips(measurement: Measurement, origin: Origin = "gallery") -> list[Chip]:

@@ -449,6 +449,8 @@ class TileTrace(Frozen):
             array = getattr(self, name)
             if array is not None and (array.shape != shape or array.dtype not in _KINDS.get(name, ("<f4",))):
                 raise ValueError(f"{name} of shape {array.shape} and {array.dtype} is not possible in this trace.")
+        if not all(np.isfinite(array.numpy()).all() for array in (self.l, self.alpha, self.acc)):
+            raise ValueError("a trace's l, alpha and acc are finite: only S and m can be -inf.")
         if self.key_blocks.dtype != "<i4" or self.rescaled_rows.dtype != "<i4":
             raise ValueError("a trace's key_blocks and rescaled_rows are whole numbers of 32 bits.")
         return self

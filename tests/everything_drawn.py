@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from itertools import pairwise
 
 from app import programs, result_facts
@@ -56,9 +55,9 @@ def draw_everything(snapshot: AnySnapshot) -> int:
 
 
 def _trace_drawn(one: Measurement) -> Chart | Absent:
-    """The player's blob, or its sentence; the ledger."""
-    with contextlib.suppress(ValueError):
-        payload.pack([one])
+    """The player's blob, where there is a tile to play; the ledger."""
     trace = one.tiles_trace
+    if trace.key_blocks.shape[0]:
+        payload.pack([one])
     found = rescale_ledger(trace, one.request.kernel, one.request.precision, 8.0)
     return ledger.chart(found, trace, LIGHT)

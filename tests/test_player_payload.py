@@ -12,7 +12,7 @@ import pytest
 from app.player import payload
 from app.player.payload import Position, first_rescale, pack
 from kernels.problem import AttentionProblem
-from profiling.records import Array
+from profiling.records import Array, Frames, TileTrace
 from tests import records_for_tests as records
 from tests.traces_for_tests import SMALL, bytes_of, traced
 
@@ -152,6 +152,16 @@ def test_a_row_that_sees_nothing_has_nothing_to_rescale() -> None:
 def test_a_measurement_without_a_trace_is_refused() -> None:
     with pytest.raises(ValueError, match="v2 has no trace"):
         pack([records.in_interpreter("v2")])
+
+
+@pytest.mark.parametrize("name", ["l", "alpha", "acc"])
+def test_only_scores_and_maximum_can_be_hidden(name: str) -> None:
+    trace = traced("v2").tiles_trace
+    values = getattr(trace, name).numpy().copy()
+    values.flat[0] = -np.inf
+    changed = dict(trace) | {name: Frames.of(values, getattr(trace, name).dtype)}
+    with pytest.raises(ValueError, match="only S and m can be -inf"):
+        TileTrace(**changed)
 
 
 def test_a_block_that_visits_no_tile_is_refused() -> None:

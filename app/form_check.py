@@ -11,7 +11,8 @@ from kernels.architecture import Architecture, architecture
 from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
 from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse
 from profiling import memory, words
-from profiling.records import DeviceFacts, RunRequest, first_sentence
+from profiling.record_types import first_sentence
+from profiling.records import DeviceFacts, RunRequest
 
 INTERPRETER_LIMIT_S = 20.0
 CAUTIOUS_TILE_MS = 15.0

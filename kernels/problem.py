@@ -16,9 +16,13 @@ MAX_SEQ_LEN = 1 << 22
 Dtype = Literal["bf16", "fp16"]
 Fp8Scale = Literal["token", "block"]
 LoopOrder = Literal["query", "key"]
+BlockOrder = Literal["default", "natural", "heaviest", "zigzag"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 FP8_SCALES: tuple[str, ...] = get_args(Fp8Scale)
 LOOP_ORDERS: tuple[str, ...] = get_args(LoopOrder)
+BLOCK_ORDERS: tuple[str, ...] = get_args(BlockOrder)
+BLOCK_ORDER_WORDS = {"default": "its own order", "natural": "natural order", "heaviest": "heaviest first", "zigzag": "zig-zag"}
+MAX_PROGRAMS = 1 << 16
 
 
 class Frozen(BaseModel):
@@ -126,7 +130,10 @@ class Precision(Frozen):
 class TileConfig(Frozen):
     """How the work is cut: BLOCK_M queries by BLOCK_N keys a tile, warps a program, loads in flight (stages).
 
-    loop_order is read by v1 alone: 'query' runs a program per query tile, 'key' the paper's Algorithm 1.
+    loop_order is read by v1 alone: 'query' runs a program per query tile, 'key' the paper's Algorithm 1. block_order says
+    in which order query blocks start, for the versions that let it be chosen: 'natural' from the first row on, 'heaviest'
+    those with most tiles first, 'zigzag' heaviest and lightest in turn; 'default' is the version's own. num_programs: as many
+    programs are launched, and each takes block after block (a persistent grid); None: one program a block.
     Raises ValueError (inside pydantic's) that names the value and what is allowed.
     """
 
@@ -135,6 +142,8 @@ class TileConfig(Frozen):
     num_warps: int
     num_stages: int
     loop_order: LoopOrder = "query"
+    block_order: BlockOrder = "default"
+    num_programs: int | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> TileConfig:
@@ -142,10 +151,14 @@ class TileConfig(Frozen):
         _require_one_of("BLOCK_N", self.block_n, BLOCK_SIZES)
         _require_one_of("num_warps", self.num_warps, NUM_WARPS)
         _require_one_of("num_stages", self.num_stages, NUM_STAGES)
+        if self.num_programs is not None:
+            _require_between("num_programs", self.num_programs, 1, MAX_PROGRAMS)
         return self
 
     @property
     def title(self) -> str:
         """Words for a caption: '128 × 64, 8 warps, 3 stages'."""
         order = ", key-outer" if self.loop_order == "key" else ""
+        order += "" if self.block_order == "default" else f", {BLOCK_ORDER_WORDS[self.block_order]}"
+        order += "" if self.num_programs is None else f", {self.num_programs:,} persistent programs"
         return f"{self.block_m} × {self.block_n}, {self.num_warps} warps, {self.num_stages} stages{order}"

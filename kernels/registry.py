@@ -27,7 +27,8 @@ class Idea:
 class Version:
     """A row of the registry. module is imported by load(); is_peer marks what a user would pick instead of ours.
 
-    has_trace: it can store its tiles. visits_hidden: it computes also the tiles of which a query block sees nothing.
+    has_block_order: the order in which query blocks start can be chosen, and a persistent grid. has_trace: it can store its
+    tiles. visits_hidden: it computes also the tiles of which a query block sees nothing.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Version:
     has_tiles: bool = True
     has_fp8: bool = False
     has_loop_order: bool = False
+    has_block_order: bool = False
     has_trace: bool = False
     visits_hidden: bool = False
     is_peer: bool = False
@@ -108,7 +110,7 @@ VERSIONS: dict[str, Version] = {
                     "LPT scheduling, Graham 1969",
                 ),
             ),
-            has_trace=True,
+            has_block_order=True, has_trace=True,
         ),
         Version(
             "v3",
@@ -125,7 +127,7 @@ VERSIONS: dict[str, Version] = {
                     f"{_SHAH_2024}, section 3.3",
                 ),
             ),
-            has_fp8=True, has_trace=True,
+            has_fp8=True, has_block_order=True, has_trace=True,
         ),
         Version(
             "sdpa-cudnn", "cuDNN (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, cuDNN backend.",
@@ -186,6 +188,13 @@ def refuse(
         raise Refused(f"{name} needs block_m, block_n, num_warps and num_stages.")
     if tiles is not None and tiles.loop_order == "key" and not entry.has_loop_order:
         raise Refused(f"loop_order = key is not possible with {name}: only v1 has Algorithm 1's key-outer order.")
+    if tiles is not None and not entry.has_block_order:
+        if tiles.block_order != "default":
+            raise Refused(f"block_order = {tiles.block_order} is not possible with {name}: only v2 and v3 let it be chosen.")
+        if tiles.num_programs is not None:
+            raise Refused(
+                f"num_programs = {tiles.num_programs:,} is not possible with {name}: only v2 and v3 have such a grid."
+            )
     if arch is None and not entry.interpretable:
         raise Refused(f"{name} is not possible in the interpreter: it is a library for the GPU.")
     if precision.fp8:

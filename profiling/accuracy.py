@@ -11,7 +11,8 @@ from kernels.kernel import Operands
 from kernels.problem import AttentionProblem, Precision
 from kernels.reference import reference
 from profiling.oracle_budget import reference_budget, rows_within
-from profiling.records import Accuracy, Provenance
+from profiling.record_types import Provenance
+from profiling.records import Accuracy
 
 # Largest relative error of one rounding to nearest, 2^-(significand bits): 8 for bf16, 11 for fp16, 4 for e4m3.
 UNIT_ROUNDOFF = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp8": 2.0**-4}

@@ -10,7 +10,8 @@ import torch
 from kernels.architecture import Architecture
 from kernels.kernel import AttentionOutput
 from profiling.case import Case, Inputs
-from profiling.records import Environment, Phase, PhaseSpan, Provenance, Timeline
+from profiling.record_types import Provenance
+from profiling.records import Environment, Phase, PhaseSpan, Timeline
 from profiling.teaching_inputs import shaped
 
 Say = Callable[[Phase, str, int, int], None]

@@ -22,10 +22,10 @@ from profiling.records import (
     Measurement,
     Memory,
     RunRequest,
-    TileTrace,
     Timeline,
 )
 from profiling.tile_trace import Subject, output_rows, require_choice
+from profiling.trace_record import TileTrace
 
 DEFAULT_CAPABILITY = 90
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from profiling import words
-from profiling.records import Array, Latency, Measurement
+from profiling.record_types import Array
+from profiling.records import Latency, Measurement
 from profiling.snapshot import AnySnapshot
 
 Group = Literal["Result", "Kernel", "Problem", "Compiled", "Environment", "Snapshot"]

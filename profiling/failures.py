@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from kernels.problem import BLOCK_SIZES
 from kernels.registry import Refused
-from profiling.records import CompileReport, ErrorKind, JobError, Phase, RunRequest, first_sentence
+from profiling.record_types import first_sentence
+from profiling.records import CompileReport, ErrorKind, JobError, Phase, RunRequest
 
 # After one of these every later CUDA call of the process fails: only a new process helps (pytorch#95542).
 _STICKY = (

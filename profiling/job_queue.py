@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from profiling.devices import discover
 from profiling.lane import Lane, Limits
 from profiling.queued_job import JobState, QueuedJob
-from profiling.records import DeviceFacts, Environment, Job, Measurement, Progress, RunRequest, first_sentence
+from profiling.record_types import first_sentence
+from profiling.records import DeviceFacts, Environment, Job, Measurement, Progress, RunRequest
 from profiling.worker_process import worker_command
 
 REMEMBERED_FINISHED_JOBS = 200

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from kernels.problem import Frozen
 from profiling.foreign_text import MAX_NAME, Name, Note, Tags, Title
 from profiling.privacy import without_personal
-from profiling.records import Measurement, first_sentence
+from profiling.record_types import first_sentence
+from profiling.records import Measurement
 from profiling.snapshot import Snapshot, file_of
 from profiling.store import StoreProblem
 from profiling.terminal import BadInput

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 
 from profiling.memory import FLUSH_BYTES
-from profiling.records import Array, Latency
+from profiling.record_types import Array
+from profiling.records import Latency
 
 ROUNDS = 5
 _MS_A_ROUND = 100.0

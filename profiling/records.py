@@ -7,128 +7,57 @@ refused here, once: whoever reads a record may divide by its times, draw its ser
 
 from __future__ import annotations
 
-import base64
 import math
-import re
-import reprlib
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AfterValidator, FailFast, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, FailFast, Field, TypeAdapter, model_validator
 
 from kernels.problem import AttentionProblem, Frozen, Precision, TileConfig
 from kernels.registry import VERSIONS
-from profiling.foreign_text import Moment, cleaned, printable
+from profiling.foreign_text import Moment, printable
+from profiling.record_types import Array, Count, Error, Limit, Missing, Ms, Text, Words
+from profiling.schedule_record import Schedule
+from profiling.trace_record import TileTrace, TraceChoice
 
 INTERPRETER = "interpreter"
 
-Provenance = Literal["measured", "interpreted", "compiled", "modelled"]
-Probe = Literal["accuracy", "latency", "memory", "compile", "tiles"]
+Probe = Literal["accuracy", "latency", "memory", "compile", "tiles", "schedule"]
 PROBES: tuple[Probe, ...] = ("accuracy", "latency", "memory", "compile")
-InputKind = Literal["normal", "peaked", "sliding", "outliers", "steady", "ramp"]
+InputKind = Literal["normal", "peaked", "sliding", "outliers", "steady", "ramp", "own"]
 Severity = Literal["ok", "info", "caution", "bad"]
 ErrorKind = Literal["refused", "compile", "launch", "out_of_memory", "timeout", "crashed", "cancelled"]
-Phase = Literal["starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace"]
+Phase = Literal["starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace", "schedule"]
 
-MAX_NUMBERS = 1_000_000
 _LONGEST_SERIES = 50_000
+MAX_OWN_NUMBERS = 65_536
 _LONGEST_JOB_S = 1e6
 
-Text = Annotated[str, Field(max_length=20_000), AfterValidator(printable)]
-Words = Annotated[str, Field(max_length=500), AfterValidator(printable)]
 KernelName = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(printable)]
-Missing = Annotated[dict[Words, Text], Field(max_length=100)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Limit = Annotated[int, Field(ge=1, lt=2**63)]
 Capability = Annotated[int, Field(ge=10, le=9999)]
-Error = Annotated[float, Field(ge=0)]
-Ms = Annotated[float, Field(ge=0, le=1e9)]
 Seconds = Annotated[float, Field(ge=0, le=_LONGEST_JOB_S)]
 Tflops = Annotated[float, Field(ge=1e-3, le=1e6)]
 Amount = Annotated[float, Field(ge=0, le=1e30)]
 Reading = Annotated[float, Field(ge=0, le=1e9)]
 BytesPerS = Annotated[float, Field(ge=1e3, le=1e18)]
 
-_shortened = reprlib.Repr()
-_shortened.maxstring, _shortened.maxlevel, _shortened.maxdict, _shortened.maxlist = 60, 2, 2, 3
 
+class OwnInputs(Frozen):
+    """A user's own Q, K and V, for the inputs `own`: float32, shapes as AttentionProblem says, MAX_OWN_NUMBERS each at most."""
 
-def first_sentence(error: ValidationError) -> str:
-    """What a person should read of a pydantic error: the first problem, with its value, without pydantic's prefix."""
-    problem = error.errors(include_url=False)[0]
-    message = problem["msg"].removeprefix("Value error, ")
-    where = ".".join(cleaned(str(part)[:60]) for part in problem["loc"])
-    if problem["type"] == "value_error":
-        return message
-    if problem["type"] == "missing":
-        return f"{where} is missing."
-    if problem["type"] == "extra_forbidden":
-        return f"{where} is not possible: there is no such field."
-    message = re.sub(r"^\w+ should", "it should", message).replace(" after validation", "")
-    found = _shortened.repr(problem["input"])
-    return f"{where} = {found if len(found) <= 80 else found[:79] + '…'} is not possible: {message}."
-
-
-class Array(Frozen):
-    """A numeric array as base64 of its little-endian bytes, with dtype ('<f4', '<f8', '<i8') and shape; all finite."""
-
-    most_numbers: ClassVar[int] = MAX_NUMBERS
-    may_hide: ClassVar[bool] = False
-
-    dtype: Literal["<f2", "<f4", "<f8", "<i4", "<i8", "|u1"]
-    shape: Annotated[tuple[int, ...], Field(max_length=4), FailFast()]
-    data: Annotated[str, Field(max_length=12 * MAX_NUMBERS)]
+    q: Array
+    k: Array
+    v: Array
 
     @model_validator(mode="after")
-    def _whole(self) -> Array:
-        if min(self.shape, default=0) < 0 or math.prod(self.shape) > self.most_numbers:
-            raise ValueError(
-                f"an array of shape {self.shape} is not possible: it can hold {self.most_numbers:,} numbers at most."
-            )
-        expected = math.prod(self.shape) * np.dtype(self.dtype).itemsize
-        try:
-            found = base64.b64decode(self.data, validate=True)
-        except ValueError as error:
-            raise ValueError(f"an array's data is not base64: {error}.") from None
-        if len(found) != expected:
-            raise ValueError(
-                f"an array of shape {self.shape} and dtype {self.dtype} needs {expected} bytes, it has {len(found)}."
-            )
-        numbers = np.frombuffer(found, dtype=self.dtype)
-        if not (np.isfinite(numbers) | (self.may_hide & (numbers == -np.inf))).all():
-            raise ValueError("an array with NaN or infinity is not possible: its numbers are finite.")
+    def _small(self) -> OwnInputs:
+        for name, array in (("q", self.q), ("k", self.k), ("v", self.v)):
+            if len(array.shape) != 4 or array.dtype != "<f4" or not 1 <= math.prod(array.shape) <= MAX_OWN_NUMBERS:
+                raise ValueError(
+                    f"{name} of shape {array.shape} and {array.dtype} is not possible: it is (batch, heads, seq_len, "
+                    f"head_dim), float32, {MAX_OWN_NUMBERS:,} numbers at most."
+                )
         return self
-
-    @classmethod
-    def of(cls, values: object, dtype: str = "<f8") -> Self:
-        """The record of anything numpy can turn into an array."""
-        array = np.ascontiguousarray(values, dtype=dtype)
-        return cls(dtype=dtype, shape=array.shape, data=base64.b64encode(array.tobytes()).decode())
-
-    def series(self, name: str) -> int:
-        """The length, for an array that must have one dimension. Raises ValueError when it has not."""
-        if len(self.shape) != 1:
-            raise ValueError(f"{name} of shape {self.shape} is not possible: it is one series.")
-        return self.shape[0]
-
-    def numpy(self) -> np.ndarray:
-        """The array, read-only."""
-        return np.frombuffer(base64.b64decode(self.data), dtype=self.dtype).reshape(self.shape)
-
-
-class Frames(Array):
-    """An array of a trace: tile after tile, -inf where a key is hidden or a row has seen nothing."""
-
-    most_numbers: ClassVar[int] = 8 * MAX_NUMBERS
-    may_hide: ClassVar[bool] = True
-
-
-class TraceChoice(Frozen):
-    """Whose tiles the probe `tiles` watches: one query block of one head. query_block None: the last one."""
-
-    batch_index: Count = 0
-    head: Count = 0
-    query_block: Count | None = None
 
 
 class RunRequest(Frozen):
@@ -136,7 +65,7 @@ class RunRequest(Frozen):
 
     device is 'interpreter' or a GPU's UUID; compile_for a compute capability (90 for sm_90) for the compile report,
     None for the device's own. tiles None means the version's default there, which the Measurement then names. inputs is
-    what Q, K and V are drawn from, seeded: see profiling.teaching_inputs.
+    what Q, K and V are drawn from, seeded: see profiling.teaching_inputs; with `own` they are in own.
     """
 
     kernel: KernelName
@@ -146,14 +75,31 @@ class RunRequest(Frozen):
     direction: Literal["forward"] = "forward"
     device: Words = INTERPRETER
     compile_for: Capability | None = None
-    probes: Annotated[tuple[Probe, ...], Field(max_length=5), FailFast()] = PROBES
+    probes: Annotated[tuple[Probe, ...], Field(max_length=6), FailFast()] = PROBES
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     inputs: InputKind = "normal"
+    own: OwnInputs | None = None
     trace: TraceChoice = TraceChoice()
+
+    @model_validator(mode="after")
+    def _own_with_own(self) -> RunRequest:
+        if (self.inputs == "own") != (self.own is not None):
+            raise ValueError("inputs = own is possible only with a Q, K and V of one's own, and these only with it.")
+        if self.own is not None:
+            _require_shapes(self.own, self.problem)
+        return self
+
+
+def _require_shapes(own: OwnInputs, problem: AttentionProblem) -> None:
+    query = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
+    key = (problem.batch, problem.num_kv_heads, problem.seq_len_kv, problem.head_dim)
+    for name, array, expected in (("q", own.q, query), ("k", own.k, key), ("v", own.v, key)):
+        if array.shape != expected:
+            raise ValueError(f"{name} of shape {array.shape} is not possible: this problem has {expected}.")
 
 
 def _shared(request: RunRequest) -> tuple[object, ...]:
-    return request.problem, request.device, request.seed, request.inputs
+    return request.problem, request.device, request.seed, request.inputs, request.own
 
 
 class Job(Frozen):
@@ -371,105 +317,6 @@ class Timeline(Frozen):
         return self
 
 
-class Replay(Frozen):
-    """The proof of a trace: the same tiles computed again in NumPy, and the kernel's own output beside the last frame.
-
-    *_error: largest absolute difference over all stored tiles, each divided by the largest magnitude of its quantity, 1e30
-    where one side is no finite number. allowed_*: the largest bound anywhere, derived from the formats the kernel rounds to;
-    passed asks that every element is within its own. output_error: the last frame's O against the output of a launch
-    without the trace.
-    """
-
-    scores_error: Error
-    allowed_scores_error: Error
-    m_error: Error
-    l_error: Error
-    alpha_error: Error
-    acc_error: Error
-    allowed_error: Error
-    output_error: Error
-    allowed_output_error: Error
-    allowed_because: Text
-    passed: bool
-
-
-_IN_FRAMES = ("<f2", "|u1")
-_KINDS = {"scores": _IN_FRAMES, "acc": _IN_FRAMES, "exact_scores": _IN_FRAMES}
-
-
-class TileTrace(Frozen):
-    """What a kernel did for one query block of one head, tile by tile, as a traced variant of the same kernel stored it.
-
-    T tiles are stored, in the order visited; every: 1 when all visited ones are, n when each n-th is, counted back from the
-    last. key_blocks (T,). A row past seq_len_q is as one that sees nothing: S and m -inf, l, alpha and acc 0.
-    scores (T, BLOCK_M, BLOCK_N): S after sm_scale, -inf where hidden; float16, or where that is too much bytes 0 to 254
-    for -scores_limit to scores_limit, 255 hidden. m, l, alpha (T, BLOCK_M), float32, after the tile, in natural units:
-    alpha = exp(m before - m after), 0 while nothing was seen before. It is what the tile multiplies the accumulator by,
-    except that v1's, being normalised, is multiplied by alpha · l before / l after. acc (T, BLOCK_M, head_dim): O as the
-    version holds it after the tile, normalised or not; float16 or bytes likewise with acc_limit.
-    rescaled_rows (query blocks, key blocks) of the traced head: rows whose maximum rose at that tile, the first from -inf
-    included, -1 where the kernel never went; (0, 0) where it would be too large. With FP8: exact_scores like scores, from
-    the inputs before they were quantised, K's mean off where the kernel's is; q_scale (BLOCK_M,), k_scale (T, BLOCK_N).
-    """
-
-    provenance: Literal["measured", "interpreted"]
-    batch_index: Count
-    head: Count
-    query_block: Count
-    visited: Count
-    every: Limit
-    key_blocks: Array
-    scores: Frames
-    scores_limit: Error
-    m: Frames
-    l: Frames  # noqa: E741  the field's name
-    alpha: Frames
-    acc: Frames
-    acc_limit: Error
-    normalised: bool
-    rescaled_rows: Array
-    replay: Replay
-    exact_scores: Frames | None = None
-    q_scale: Array | None = None
-    k_scale: Array | None = None
-    missing: Missing = {}
-
-    @model_validator(mode="after")
-    def _whole(self) -> TileTrace:
-        stored = self.key_blocks.series("key_blocks")
-        if not stored <= self.visited:
-            raise ValueError(f"{stored} stored tiles of {self.visited} visited ones are not possible.")
-        if len(self.scores.shape) != 3 or len(self.acc.shape) != 3 or len(self.rescaled_rows.shape) != 2:
-            raise ValueError("a trace's scores and acc have three dimensions, its rescaled_rows two.")
-        rows, keys = self.scores.shape[1:]
-        expected = {"scores": (stored, rows, keys), "acc": (stored, rows, self.acc.shape[2])}
-        expected |= dict.fromkeys(("m", "l", "alpha"), (stored, rows))
-        expected |= {"exact_scores": (stored, rows, keys), "q_scale": (rows,), "k_scale": (stored, keys)}
-        for name, shape in expected.items():
-            array = getattr(self, name)
-            if array is not None and (array.shape != shape or array.dtype not in _KINDS.get(name, ("<f4",))):
-                raise ValueError(f"{name} of shape {array.shape} and {array.dtype} is not possible in this trace.")
-        if not all(np.isfinite(array.numpy()).all() for array in (self.l, self.alpha, self.acc)):
-            raise ValueError("a trace's l, alpha and acc are finite: only S and m can be -inf.")
-        if self.key_blocks.dtype != "<i4" or self.rescaled_rows.dtype != "<i4":
-            raise ValueError("a trace's key_blocks and rescaled_rows are whole numbers of 32 bits.")
-        return self
-
-    def fits(self, problem: AttentionProblem, tiles: TileConfig) -> bool:
-        """Whether it can be of this problem in these tiles."""
-        blocks = (math.ceil(problem.seq_len_q / tiles.block_m), math.ceil(problem.seq_len_kv / tiles.block_n))
-        keys = self.key_blocks.numpy()
-        return (
-            self.scores.shape[1:] == (tiles.block_m, tiles.block_n)
-            and self.acc.shape[2] == problem.head_dim
-            and self.rescaled_rows.shape in ((0, 0), blocks)
-            and self.query_block < blocks[0]
-            and (not keys.size or (keys.min() >= 0 and keys.max() < blocks[1]))
-            and self.head < problem.num_heads
-            and self.batch_index < problem.batch
-        )
-
-
 class CompileReport(Frozen):
     """What the compiler made of one Triton kernel for one capability: ptxas's figures and the occupancy they allow.
 
@@ -539,6 +386,7 @@ class Measurement(Frozen):
     timeline: Timeline | None = None
     compiled: Annotated[tuple[CompileReport, ...], Field(max_length=40), FailFast()] = ()
     tiles_trace: TileTrace | None = None
+    schedule: Schedule | None = None
     flags: Annotated[tuple[Flag, ...], Field(max_length=100), FailFast()] = ()
     error: JobError | None = None
 
@@ -550,6 +398,8 @@ class Measurement(Frozen):
         trace = self.tiles_trace
         if trace is not None and (self.tiles is None or not trace.fits(self.request.problem, self.tiles)):
             raise ValueError("a trace that does not fit the problem and the tiles is not of this run.")
+        if self.schedule is not None and (self.tiles is None or not self.schedule.fits(self.request.problem, self.tiles)):
+            raise ValueError("a schedule that does not fit the problem and the tiles is not of this run.")
         kind = self.environment.device.kind
         if any((latency.provenance == "measured") != (kind == "gpu") for latency in timed):
             raise ValueError(f"a latency that is {timed[0].provenance} on a device of kind {kind} is not possible.")

@@ -21,7 +21,8 @@ from typing import Literal
 import numpy as np
 
 from kernels.problem import AttentionProblem, Dtype, Precision
-from profiling.records import Provenance, Replay
+from profiling.record_types import Provenance
+from profiling.trace_record import Replay
 
 NO_NUMBER = 1e30
 """The error where one side is NaN or infinite and the other is not."""

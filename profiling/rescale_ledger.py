@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.problem import Precision
-from profiling.records import TileTrace
 from profiling.replay import Arithmetic, rounded_to
 from profiling.tile_trace import decoded_scores
+from profiling.trace_record import TileTrace
 
 DEFAULT_TAU_LOG2 = 8.0
 _LOG2_E = 1.4426950408889634

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ValidationError
 from kernels.architecture import architecture
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse, version
-from profiling.records import PROBES, DeviceFacts, InputKind, RunRequest, TraceChoice, first_sentence
+from profiling.record_types import first_sentence
+from profiling.records import PROBES, DeviceFacts, InputKind, RunRequest
 from profiling.tile_trace import require_choice
+from profiling.trace_record import TraceChoice
 
 ON_GPU = {"num_heads": 16, "seq_len": 4096, "head_dim": 128}
 ON_INTERPRETER = {"num_heads": 2, "seq_len": 256, "head_dim": 64}
@@ -35,6 +37,8 @@ EXPLAINED = {
     "num_warps": "warps a program (the version's default)",
     "num_stages": "loads in flight (the version's default)",
     "loop_order": "v1 alone: a program a query tile, or the paper's Algorithm 1 (query)",
+    "block_order": "v2 and v3: in which order query blocks start; default is heaviest first when causal (default)",
+    "num_programs": "v2 and v3: a persistent grid of so many programs (one program a block)",
     "compile_for": "compute capability of the compile report, 90 for sm_90 (the GPU's own; in the interpreter 90)",
     "seed": "of the inputs (0)",
     "inputs": "what Q, K and V are drawn from; normal is N(0, 1), the others are for watching (normal)",
@@ -136,6 +140,9 @@ def _requests(options: argparse.Namespace, problem: AttentionProblem, device: De
     _require_someone_has(
         "loop_order", options.loop_order == "key", [name for name in names if version(name).has_loop_order], names
     )
+    for choice in ("block_order", "num_programs"):
+        asked = getattr(options, choice) not in (None, "default")
+        _require_someone_has(choice, asked, [name for name in names if version(name).has_block_order], names)
     tile_option = next(iter(_given(options, TileConfig)), None)
     _require_probe_of(options)
     probes = _probes(options)
@@ -195,6 +202,8 @@ def _request(name: str, options: argparse.Namespace, problem: AttentionProblem, 
     given = _given(options, TileConfig)
     if not version(name).has_loop_order:
         given.pop("loop_order", None)
+    if not version(name).has_block_order:
+        given = {key: value for key, value in given.items() if key not in ("block_order", "num_programs")}
     tiles = default_tiles(name, problem, precision, arch, given.get("loop_order", "query")) if arch is not None else None
     if tiles is not None:
         tiles = TileConfig(**{**tiles.model_dump(), **given})

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling.nvml import Nvml
-from profiling.records import Array, PhaseSpan, Timeline
+from profiling.record_types import Array
+from profiling.records import PhaseSpan, Timeline
 
 PERIOD_S = 0.02
 SERIES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c")

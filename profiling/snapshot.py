@@ -19,10 +19,11 @@ from pydantic import FailFast, Field, TypeAdapter, ValidationError
 
 from kernels.problem import Frozen
 from profiling.foreign_text import MAX_NAME, MAX_NOTE, MAX_TAG, MAX_TAGS, Moment, Name, Note, Tags, Title, cleaned
-from profiling.records import Measurement, first_sentence
+from profiling.record_types import first_sentence
+from profiling.records import Measurement
 from profiling.untrusted import Json, NotASnapshot, json_in
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SUFFIX = ".flashscope.json.gz"
 MAX_PAGE_BYTES = 16_000_000
 # What the records allow is less than what is read; a newer snapshot may be more, and is not validated whole.
@@ -37,7 +38,7 @@ class Snapshot(Frozen):
     created_at: when it was saved, ISO 8601 with time zone. measurements: in the order of the job's requests.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     title: Title
     note: Note = ""
     author: Name = ""
@@ -181,7 +182,12 @@ def _from_1(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, "schema_version": 2, "created_at": started}
 
 
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+def _from_2(value: dict[str, Any]) -> dict[str, Any]:
+    """Schema 3 added schedules, inputs of one's own, what FP8 costs a trace, and orders of blocks: all may be left out."""
+    return {**value, "schema_version": 3}
+
+
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 _SNAPSHOT = TypeAdapter(Snapshot)
 _MEASUREMENT = TypeAdapter(Measurement)
 _MOMENT: TypeAdapter[str] = TypeAdapter(Moment)

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from profiling import store_documents as documents
 from profiling import store_migration, store_search
-from profiling.records import first_sentence
+from profiling.record_types import first_sentence
 from profiling.snapshot import AnySnapshot, NotASnapshot, Snapshot, read
 from profiling.store import Change, Choices, Found, Kept, Migrated, Origin, Query, StoreProblem
 from profiling.store_database import Database

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kernels.problem import AttentionProblem
-from profiling.records import Accuracy, Latency, Measurement, TileTrace
+from profiling.records import Accuracy, Latency, Measurement
 from profiling.terminal import columns, shown
+from profiling.trace_record import TileTrace
 from profiling.words import LEAST_IN_MS, bytes_, error, milliseconds, three_digits
 
 Cell = tuple[str, str] | None

@@ -13,8 +13,10 @@ import numpy as np
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import version
-from profiling.records import Array, Frames, Provenance, RunRequest, TileTrace, TraceChoice
+from profiling.record_types import Array, Frames, Provenance
+from profiling.records import RunRequest
 from profiling.replay import Arithmetic, Block, Stored, prove
+from profiling.trace_record import TileTrace, TraceChoice
 
 if TYPE_CHECKING:
     import torch
@@ -140,8 +142,32 @@ def take(subject: Subject, output: np.ndarray, provenance: Provenance) -> TileTr
         query_block=planned.query_block, stored=planned.stored, every=planned.every, first=planned.first,
         with_rises=planned.with_map,
     )  # fmt: skip
-    subject.kernel.forward(subject.operands, request.problem, tiles, subject.launch, trace=buffers)
-    return _record(subject, planned, buffers, output, provenance)
+    num_stages = launch_traced(subject, buffers)
+    record = _record(subject, planned, buffers, output, provenance)
+    if num_stages == tiles.num_stages:
+        return record
+    why = f"the traced variant has {num_stages} instead of {tiles.num_stages}: storing takes the shared memory of the others."
+    return record.model_copy(update={"missing": {**record.missing, "num_stages": why}})
+
+
+def launch_traced(subject: Subject, buffers: TraceBuffers) -> int:
+    """Launch the traced variant; the stages it ran with.
+
+    Storing takes shared memory, which large tiles do not leave. Then fewer loads are in flight; what is computed is the same.
+    Raises Triton's OutOfResources where it does not fit with one stage either.
+    """
+    from triton.runtime.errors import OutOfResources
+
+    for num_stages in range(subject.tiles.num_stages, 1, -1):
+        tiles = subject.tiles.model_copy(update={"num_stages": num_stages})
+        try:
+            subject.kernel.forward(subject.operands, subject.request.problem, tiles, subject.launch, trace=buffers)
+        except OutOfResources:
+            continue
+        return num_stages
+    tiles = subject.tiles.model_copy(update={"num_stages": 1})
+    subject.kernel.forward(subject.operands, subject.request.problem, tiles, subject.launch, trace=buffers)
+    return 1
 
 
 def _record(

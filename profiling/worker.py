@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from profiling.leash import end_with_parent
-from profiling.records import INTERPRETER, DeviceFacts, Done, Environment, Job, Progress, Ready, first_sentence
+from profiling.record_types import first_sentence
+from profiling.records import INTERPRETER, DeviceFacts, Done, Environment, Job, Progress, Ready
 from profiling.stdout import claim_stdout
 
 if TYPE_CHECKING:

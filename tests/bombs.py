@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from profiling.records import Array
+from profiling.record_types import Array
 
-_SAMPLE = Path(__file__).with_name("samples") / "snapshot-schema-2.json"
+_SAMPLE = Path(__file__).with_name("samples") / "snapshot-schema-3.json"
 
 
 def _sample() -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _zip() -> bytes:
 
 
 def _newer(**fields: Any) -> bytes:
-    return _gzip(json.dumps({**_sample(), "schema_version": 3, **fields}).encode())
+    return _gzip(json.dumps({**_sample(), "schema_version": 4, **fields}).encode())
 
 
 def _letters_in(schema_version: int, count: int) -> bytes:
@@ -159,8 +159,8 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "a newer one with a note of marks": lambda: _newer(note="a" + _MARKS * 300_000),
     "a newer one of 49 million letters": lambda: _gzip_of(b"a", 49_000_000, b'{"schema_version":9,"title":"', b'"}'),
     "a newer one of 49 million letters in a measurement": lambda: _letters_in(3, 49_000_000),
-    "schema 2 of 19 million letters": lambda: _letters_in(2, 19_000_000),
+    "schema 3 of 19 million letters": lambda: _letters_in(3, 19_000_000),
     "schema 1 of 19 million letters": lambda: _letters_in(1, 19_000_000),
     "schema 1 of 49 million letters": lambda: _gzip_of(b"a", 49_000_000, b'{"schema_version":1,"note":"', b'"}'),
-    "schema 2 of 49 million letters": lambda: _gzip_of(b"a", 49_000_000, b'{"schema_version":2,"note":"', b'"}'),
+    "schema 3 of 49 million letters": lambda: _gzip_of(b"a", 49_000_000, b'{"schema_version":3,"note":"', b'"}'),
 }  # fmt: skip

@@ -8,18 +8,7 @@ import subprocess
 import sys
 import time
 
-from profiling.records import (
-    DeviceFacts,
-    Done,
-    Environment,
-    Flag,
-    Job,
-    Measurement,
-    Progress,
-    Ready,
-    Result,
-    RunRequest,
-)
+from profiling.records import DeviceFacts, Done, Environment, Flag, Job, Measurement, Progress, Ready, Result, RunRequest
 
 DEVICE = sys.argv[1]
 START = sys.argv[2] if len(sys.argv) > 2 else ""

@@ -39,7 +39,7 @@ def seeds() -> list[bytes]:
     documents[0] = json.dumps(
         {**json.loads(documents[0]), "measurements": json.loads(first.document)["measurements"][:1]}
     ).encode()
-    newer = {**small, "schema_version": 3, "sweep": [{"x": 1}], "measurements": small["measurements"][:2]}
+    newer = {**small, "schema_version": 4, "sweep": [{"x": 1}], "measurements": small["measurements"][:2]}
     newer["measurements"][0]["environment"]["new"] = {"deep": [1, 2]}
     return [*documents, json.dumps(newer).encode()]
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from kernels.problem import BLOCK_SIZES, HEAD_DIMS, NUM_STAGES, NUM_WARPS, AttentionProblem, Precision, TileConfig
 from kernels.registry import VERSIONS
+from profiling.record_types import Array
 from profiling.records import (
     INTERPRETER,
     Accuracy,
-    Array,
     CompileReport,
     DeviceFacts,
     Environment,

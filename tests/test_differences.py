@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 from kernels.problem import TileConfig
 from profiling.differences import ENVELOPE, FIELDS, LEFT_OUT, NOTHING, REPORT, Row, as_cells, differences, shown_paths
-from profiling.records import Array, CompileReport, Flag, Latency, Measurement
+from profiling.record_types import Array
+from profiling.records import CompileReport, Flag, Latency, Measurement
 from profiling.snapshot import Snapshot
 from tests import records_for_tests as records
 

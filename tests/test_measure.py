@@ -11,7 +11,8 @@ import pytest
 from profiling import flags
 from profiling.gpu_lock import LockBusy, gpu_lock
 from profiling.measure import RunFailed, launches_per_round, time_rounds, wall_latency
-from profiling.records import Array, Latency
+from profiling.record_types import Array
+from profiling.records import Latency
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from app.player import payload
 from app.player.payload import Position, first_rescale, pack
 from kernels.problem import AttentionProblem
-from profiling.records import Array, Frames, TileTrace
+from profiling.record_types import Array, Frames
+from profiling.trace_record import TileTrace
 from tests import records_for_tests as records
 from tests.traces_for_tests import SMALL, bytes_of, traced
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
+from profiling.record_types import Array, first_sentence
 from profiling.records import (
     Accuracy,
-    Array,
     DeviceFacts,
     Done,
     Environment,
@@ -26,7 +26,6 @@ from profiling.records import (
     Result,
     RunRequest,
     Timeline,
-    first_sentence,
     worker_message,
 )
 

@@ -12,8 +12,10 @@ import torch
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from profiling import tile_trace
-from profiling.records import Frames, RunRequest, TraceChoice
+from profiling.record_types import Frames
+from profiling.records import RunRequest
 from profiling.replay import NO_NUMBER, Arithmetic, Block, Stored, prove, rounded_to
+from profiling.trace_record import TraceChoice
 
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 

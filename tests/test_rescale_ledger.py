@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from kernels.problem import Precision
-from profiling.records import Array, Frames, Replay, TileTrace
+from profiling.record_types import Array, Frames
 from profiling.rescale_ledger import rescale_ledger
+from profiling.trace_record import Replay, TileTrace
 
 HEAD_DIM, BLOCK_N = 16, 32
 BF16, FP8 = Precision(), Precision(fp8=True)

@@ -162,7 +162,7 @@ def test_a_newer_snapshot_is_kept_byte_for_byte_and_shown_as_far_as_understood()
     assert read(page_with(embedded(found))) == found
     assert gzip.decompress(file_of(found)) == document
     assert (found.schema_version, found.title, found.tags) == (7, "new", ("a", "b" * 40))
-    old = read((SAMPLES / "snapshot-schema-2.json").read_bytes())
+    old = read((SAMPLES / f"snapshot-schema-{SCHEMA_VERSION}.json").read_bytes())
     assert found.measurements == (old.measurements[0], *old.measurements[2:])
     assert draw_everything(found) > 3
 
@@ -171,9 +171,9 @@ def test_a_newer_snapshot_is_kept_byte_for_byte_and_shown_as_far_as_understood()
     "fields", [{}, {"title": 3, "note": [], "tags": "a", "measurements": {}, "created_at": "soon", "host": None}]
 )
 def test_a_newer_snapshot_may_hold_anything_else(fields: dict[str, Any]) -> None:
-    found = read(json.dumps({"schema_version": 3, **fields}).encode())
+    found = read(json.dumps({"schema_version": SCHEMA_VERSION + 1, **fields}).encode())
     assert isinstance(found, NewerSnapshot)
-    assert found == NewerSnapshot(found.document, 3, "without a title", "", "", "", (), "", ())
+    assert found == NewerSnapshot(found.document, SCHEMA_VERSION + 1, "without a title", "", "", "", (), "", ())
     assert draw_everything(found) == 0
 
 
@@ -195,7 +195,7 @@ def test_without_a_version_it_is_no_snapshot(version: object) -> None:
         (lambda value: value["measurements"][0].update(accuracy=None), "a latency without a passed accuracy check is not a"),
         (lambda value: value.update(note="x" * 300_000), "a note of 300,000 characters is not possible: it can be 10,000 at"),
         (lambda value: value.update(note=["x" * 300_000]), "note = ['xxx"),
-        (lambda value: value.update(note=[0] * 100_000), "This file holds 101,520 values: schema 2 has 100,000 at most."),
+        (lambda value: value.update(note=[0] * 100_000), "This file holds 101,520 values: schema 3 has 100,000 at most."),
     ],
 )  # fmt: skip
 def test_what_is_no_snapshot_is_said_in_one_short_sentence(change: Any, said: str) -> None:
@@ -208,7 +208,7 @@ def test_what_is_no_snapshot_is_said_in_one_short_sentence(change: Any, said: st
 
 def test_a_document_larger_than_the_records_allow_is_not_validated() -> None:
     value = {**sample(), "note": "x" * 20_000_000}
-    assert "bytes of JSON: schema 2 has 20,000,000 at most" in said_of(gzip.compress(json.dumps(value).encode()))
+    assert "bytes of JSON: schema 3 has 20,000,000 at most" in said_of(gzip.compress(json.dumps(value).encode()))
 
 
 # Pages

@@ -23,7 +23,8 @@ from profiling import compare_report
 from profiling.cli import main
 from profiling.flags import peak_flag
 from profiling.nvbench_json import nvbench_json
-from profiling.records import Array, Latency, Measurement
+from profiling.record_types import Array
+from profiling.records import Latency, Measurement
 from profiling.samples_csv import harmless
 from profiling.snapshot import Snapshot, canonical, embedded, file_of, read
 from profiling.store import Query, Store

@@ -19,9 +19,10 @@ from app.player.choices import Choices
 from app.player.first_trace import FIRST_TRACE
 from app.player.payload import pack
 from kernels.problem import TileConfig
-from profiling.records import Flag, JobError, Measurement, Progress, RunRequest, TraceChoice
+from profiling.records import Flag, JobError, Measurement, Progress, RunRequest
 from profiling.rescale_ledger import rescale_ledger
 from profiling.snapshot import read
+from profiling.trace_record import TraceChoice
 from tests import records_for_tests as records
 from tests.fake_queue import FakeQueue, result_of
 from tests.traces_for_tests import traced

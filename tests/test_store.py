@@ -123,7 +123,7 @@ class TestKeeping:
         title = "\u2028 x \ufeff%s {0}"
         snapshot = Snapshot.model_validate_json(
             json.dumps(
-                {"schema_version": 2, "title": title, "created_at": "2026-11-29T13:10:00+00:00", "measurements": [value]}
+                {"schema_version": 3, "title": title, "created_at": "2026-11-29T13:10:00+00:00", "measurements": [value]}
             )
         )
         id = store.save(snapshot, "\x00Ada\u202e\ud800")

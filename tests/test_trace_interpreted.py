@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from profiling.records import Array, InputKind, RunRequest, TileTrace, TraceChoice
+from profiling.record_types import Array
+from profiling.records import InputKind, RunRequest
 from profiling.tile_trace import plan
+from profiling.trace_record import TileTrace, TraceChoice
 from tests.conftest import ROOT
 
 SMALL = TileConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)

@@ -10,10 +10,11 @@ import pytest
 from profiling import tile_trace
 from profiling.case import Case
 from profiling.interpreter_bench import InterpreterBench
-from profiling.records import PROBES, Job, TileTrace, TraceChoice
+from profiling.records import PROBES, Job
 from profiling.run_job import JobRun, _Broken
 from profiling.run_options import Plan, add_run_options, plan
 from profiling.text_report import table
+from profiling.trace_record import TileTrace, TraceChoice
 from tests import records_for_tests as records
 from tests.traces_for_tests import traced
 

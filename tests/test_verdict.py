@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.problem import AttentionProblem, Precision
-from profiling.records import Array, Flag, Latency, Measurement
+from profiling.record_types import Array
+from profiling.records import Flag, Latency, Measurement
 from profiling.snapshot import read
 from profiling.student_t import t_quantile
 from profiling.verdict import Band, Verdict, verdict

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from profiling.records import Array, Frames, Measurement, Replay, RunRequest, TileTrace, TraceChoice
+from profiling.record_types import Array, Frames
+from profiling.records import Measurement, RunRequest
+from profiling.trace_record import Replay, TileTrace, TraceChoice
 from tests import records_for_tests as records
 
 SMALL = AttentionProblem(num_heads=2, num_kv_heads=2, seq_len_q=256, seq_len_kv=256, head_dim=64, causal=True)

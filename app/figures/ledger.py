@@ -6,8 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from app.figures.style import Absent, Chart, Palette, figure, note
-from profiling.records import TileTrace
 from profiling.rescale_ledger import RescaleLedger
+from profiling.trace_record import TileTrace
 
 HEIGHT = 150
 

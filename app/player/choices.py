@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from profiling.records import INTERPRETER, Measurement, RunRequest, TraceChoice
+from profiling.records import INTERPRETER, Measurement, RunRequest
+from profiling.trace_record import TraceChoice
 
 VERSIONS = ("v1", "v1 key-outer", "v2", "v3", "v3 FP8")
 ALONE = "nothing"

@@ -12,7 +12,7 @@ from app.state import Opened, Receipt
 from app.views import run_result
 from profiling import privacy
 from profiling.foreign_text import MAX_NAME, MAX_NOTE
-from profiling.records import first_sentence
+from profiling.record_types import first_sentence
 from profiling.snapshot import NewerSnapshot, Snapshot
 from profiling.store import Origin, StoreProblem
 

@@ -16,8 +16,9 @@ from kernels.architecture import architecture
 from kernels.registry import Refused, refuse
 from profiling import words
 from profiling.job_queue import JobView
-from profiling.records import INTERPRETER, DeviceFacts, Measurement, Replay, RunRequest, TileTrace
+from profiling.records import INTERPRETER, DeviceFacts, Measurement, RunRequest
 from profiling.rescale_ledger import DEFAULT_TAU_LOG2, RescaleLedger, rescale_ledger
+from profiling.trace_record import Replay, TileTrace
 
 _WHY = (
     "Softmax subtracts the largest score m of a row before it exponentiates, so that nothing overflows, and divides by the "

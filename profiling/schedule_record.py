@@ -1,0 +1,76 @@
+"""The record of a stamped launch: who ran where and when. Pure: pydantic and numpy."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from kernels.problem import AttentionProblem, Frozen, TileConfig
+from profiling.record_types import Array, Limit
+
+MOST_ENTRIES = 65_536
+MOST_SAMPLES = 1000
+WHOLE_HEAD = -1
+"""The block of an entry that went through all of a head's query blocks (v1's key-outer order)."""
+
+
+class Schedule(Frozen):
+    """Who ran where and when, as every program of a stamped variant of the kernel wrote it down itself.
+
+    An entry is one query block of one head; a program has one, a persistent one several, and one of v1's key-outer order a
+    whole head (block WHOLE_HEAD). The P entries are sorted by head, then block. sm: %smid. program: its place in the grid.
+    start_ns, end_ns: %globaltimer, from the earliest start; it moves in steps of tick_ns, which is their error. head: batch ·
+    head. tiles: key tiles that the entry computed. plain_ms, stamped_ms: the kernel as it is timed and the stamped variant,
+    launched in turn in the same minute, samples in order. programs_per_sm: the most that fit on an SM at once by what the
+    compiler says of the stamped variant.
+    """
+
+    provenance: Literal["measured"] = "measured"
+    tick_ns: Annotated[int, Field(ge=1, le=100_000_000)]
+    sm: Array
+    program: Array
+    start_ns: Array
+    end_ns: Array
+    head: Array
+    block: Array
+    tiles: Array
+    plain_ms: Array
+    stamped_ms: Array
+    programs_per_sm: Limit
+
+    @model_validator(mode="after")
+    def _whole(self) -> Schedule:
+        entries = self.sm.series("sm")
+        if not 1 <= entries <= MOST_ENTRIES:
+            raise ValueError(f"a schedule of {entries:,} entries is not possible: it can have 1 to {MOST_ENTRIES:,}.")
+        for name in ("sm", "program", "start_ns", "end_ns", "head", "block", "tiles"):
+            array = getattr(self, name)
+            if array.series(name) != entries or array.dtype != "<i4":
+                raise ValueError(f"{name} of shape {array.shape} and {array.dtype} is not possible beside {entries:,} entries.")
+            if array.numpy().min() < (WHOLE_HEAD if name == "block" else 0):
+                raise ValueError(f"{name} = {array.numpy().min()} is not possible in a schedule.")
+        if (self.end_ns.numpy() < self.start_ns.numpy()).any():
+            raise ValueError("an entry that ends before it starts is not possible.")
+        for name in ("plain_ms", "stamped_ms"):
+            samples = getattr(self, name)
+            if (
+                not 1 <= samples.series(name) <= MOST_SAMPLES
+                or not 1e-12 <= samples.numpy().min() <= samples.numpy().max() <= 1e9
+            ):
+                raise ValueError(f"{name} of {samples.shape} launches, or of such times, is not possible.")
+        return self
+
+    def fits(self, problem: AttentionProblem, tiles: TileConfig) -> bool:
+        """Whether every piece of this problem's work in these tiles is in it once."""
+        heads = np.arange(problem.batch * problem.num_heads)
+        whole = tiles.loop_order == "key"
+        blocks = np.array([WHOLE_HEAD]) if whole else np.arange(math.ceil(problem.seq_len_q / tiles.block_m))
+        if len(heads) * len(blocks) != self.sm.shape[0]:
+            return False
+        return bool(
+            (self.head.numpy() == np.repeat(heads, len(blocks))).all()
+            and (self.block.numpy() == np.tile(blocks, len(heads))).all()
+        )

@@ -6,7 +6,8 @@ import triton.language as tl
 
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, TileConfig
-from kernels.tiles import dot, hide_unseen, key_value_head, rounded, tile_of_program
+from kernels.stamps import StampBuffers, stamp_start, store_stamp, watched
+from kernels.tiles import dot, hide_unseen, key_value_head, query_block_at, rounded
 from kernels.trace import Frames, TraceBuffers, store_tile
 
 prepare = as_given
@@ -44,10 +45,13 @@ def natural_lse(m_i, l_i):
 @triton.jit
 def flash_v1_query_outer(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, sm_scale, num_heads, num_kv_heads, heads_in_all, seq_len_q, seq_len_kv,
-    trace, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr,
+    trace, stamps, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr, STAMP: tl.constexpr,
 ):  # fmt: skip
-    block, head = tile_of_program(tl.cdiv(seq_len_q, BLOCK_M), heads_in_all, heads_in_all, False)
+    if STAMP:
+        started_ns = stamp_start()
+    num_blocks = tl.cdiv(seq_len_q, BLOCK_M)
+    block, head = query_block_at(tl.program_id(0), num_blocks, heads_in_all, heads_in_all, "natural")
     if TRACE:
         trace = (trace, head, block)
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -73,14 +77,18 @@ def flash_v1_query_outer(
 
     tl.store(out_ptr + q_offsets, rounded(o_i, out_ptr.dtype.element_ty), mask=q_inside)
     tl.store(lse_ptr + row_offset + rows, natural_lse(m_i, l_i), mask=rows < seq_len_q)
+    if STAMP:
+        store_stamp(stamps, head * num_blocks + block, started_ns, tl.cdiv(seq_len_kv, BLOCK_N))
 
 
 @triton.jit
 def flash_v1_key_outer(
     q_ptr, k_ptr, v_ptr, o_ptr, m_ptr, l_ptr, out_ptr, lse_ptr, sm_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv,
-    trace, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr,
+    trace, stamps, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, TRACE: tl.constexpr, STAMP: tl.constexpr,
 ):  # fmt: skip
+    if STAMP:
+        started_ns = stamp_start()
     head = tl.program_id(0)
     dims = tl.arange(0, PADDED_DIM)
     kv_offset = key_value_head(head, num_heads, num_kv_heads).to(tl.int64) * seq_len_kv * HEAD_DIM
@@ -116,11 +124,13 @@ def flash_v1_key_outer(
             tl.store(lse_ptr + row_offset + rows, natural_lse(m_i, l_i), mask=row_inside & is_last)
         # The next key tile reads what other threads of this program have just written.
         tl.debug_barrier()
+    if STAMP:
+        store_stamp(stamps, head, started_ns, tl.cdiv(seq_len_kv, BLOCK_N) * tl.cdiv(seq_len_q, BLOCK_M))
 
 
 def forward(
     operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
-    trace: TraceBuffers | None = None,
+    trace: TraceBuffers | None = None, stamps: StampBuffers | None = None,
 ) -> AttentionOutput:  # fmt: skip
     """Attention by FlashAttention v1; see kernels.kernel.Kernel. tiles.loop_order chooses who is in the outer loop.
 
@@ -136,8 +146,7 @@ def forward(
         "HEAD_DIM": problem.head_dim, "PADDED_DIM": problem.padded_head_dim, "BLOCK_M": tiles.block_m,
         "BLOCK_N": tiles.block_n, "CAUSAL": problem.causal,
         "MASKED": problem.causal or problem.seq_len_kv % tiles.block_n != 0,
-        "trace": None if trace is None else trace.arguments, "TRACE": trace is not None,
-        "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,
+        "num_warps": tiles.num_warps, "num_stages": tiles.num_stages, **watched(trace, stamps),
     }  # fmt: skip
     shape = (problem.sm_scale, problem.num_heads, problem.num_kv_heads)
     if tiles.loop_order == "key":

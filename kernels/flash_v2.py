@@ -4,13 +4,14 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.block_order import chosen_order, grid_of, heads_per_section
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, TileConfig
-from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, rounded, tile_of_program, visible_keys
+from kernels.stamps import StampBuffers, stamp_start, store_stamp, watched
+from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, query_block_at, rounded, visible_keys
 from kernels.trace import Frames, TraceBuffers, store_tile
 
 prepare = as_given
-_SECTION_BYTES = 32 << 20
 
 
 @triton.jit
@@ -51,13 +52,13 @@ def attend_tile(
 
 
 @triton.jit
-def flash_v2_forward(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, qk_scale, num_heads, num_kv_heads, heads_in_all, heads_per_section,
-    seq_len_q, seq_len_kv, trace,
+def attend_block(
+    block, head, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, qk_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv, trace, stamps,
     HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
-    TRACE: tl.constexpr,
+    TRACE: tl.constexpr, STAMP: tl.constexpr,
 ):  # fmt: skip
-    block, head = tile_of_program(tl.cdiv(seq_len_q, BLOCK_M), heads_in_all, heads_per_section, CAUSAL)
+    if STAMP:
+        started_ns = stamp_start()
     if TRACE:
         trace = (trace, head, block)
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -91,27 +92,49 @@ def flash_v2_forward(
     tl.store(out_ptr + q_offsets, rounded(out, out_ptr.dtype.element_ty), mask=q_inside)
     lse = tl.where(l_i == 0.0, float("-inf"), (m_i + tl.math.log2(l_safe)) * LN_2)
     tl.store(lse_ptr + row_offset + rows, lse, mask=rows < seq_len_q)
+    if STAMP:
+        store_stamp(stamps, head * tl.cdiv(seq_len_q, BLOCK_M) + block, started_ns, tl.cdiv(end, BLOCK_N))
+
+
+@triton.jit
+def flash_v2_forward(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, qk_scale, num_heads, num_kv_heads, heads_in_all, heads_per_section,
+    seq_len_q, seq_len_kv, trace, stamps,
+    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    ORDER: tl.constexpr, PERSISTENT: tl.constexpr, TRACE: tl.constexpr, STAMP: tl.constexpr,
+):  # fmt: skip
+    num_blocks = tl.cdiv(seq_len_q, BLOCK_M)
+    if PERSISTENT:
+        for index in tl.range(tl.program_id(0), num_blocks * heads_in_all, tl.num_programs(0)):
+            block, head = query_block_at(index, num_blocks, heads_in_all, heads_per_section, ORDER)
+            attend_block(
+                block, head, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, qk_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv,
+                trace, stamps, HEAD_DIM, PADDED_DIM, BLOCK_M, BLOCK_N, CAUSAL, TRACE, STAMP,
+            )  # fmt: skip
+    else:
+        block, head = query_block_at(tl.program_id(0), num_blocks, heads_in_all, heads_per_section, ORDER)
+        attend_block(
+            block, head, q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, qk_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv,
+            trace, stamps, HEAD_DIM, PADDED_DIM, BLOCK_M, BLOCK_N, CAUSAL, TRACE, STAMP,
+        )  # fmt: skip
 
 
 def forward(
     operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
-    trace: TraceBuffers | None = None,
+    trace: TraceBuffers | None = None, stamps: StampBuffers | None = None,
 ) -> AttentionOutput:  # fmt: skip
     """Attention by FlashAttention v2; see kernels.kernel.Kernel. The lse is always written: it costs nothing."""
     assert tiles is not None
     q, k, v = operands.q, operands.k, operands.v
     out = torch.empty(q.shape, dtype=operands.dtype, device=q.device)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    heads_in_all = problem.batch * problem.num_heads
-    bytes_a_head = 2 * problem.seq_len_kv * problem.head_dim * q.element_size()
-    heads_per_section = max(1, min(heads_in_all, _SECTION_BYTES // bytes_a_head))
-    grid = (triton.cdiv(problem.seq_len_q, tiles.block_m) * heads_in_all,)
     launch(
-        flash_v2_forward, grid, q, k, v, out, lse, problem.sm_scale * LOG2_E, problem.num_heads, problem.num_kv_heads,
-        heads_in_all, heads_per_section, problem.seq_len_q, problem.seq_len_kv,
+        flash_v2_forward, grid_of(problem, tiles), q, k, v, out, lse, problem.sm_scale * LOG2_E,
+        problem.num_heads, problem.num_kv_heads, problem.batch * problem.num_heads,
+        heads_per_section(problem, q.element_size()), problem.seq_len_q, problem.seq_len_kv,
         HEAD_DIM=problem.head_dim, PADDED_DIM=problem.padded_head_dim, BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n,
-        CAUSAL=problem.causal, trace=None if trace is None else trace.arguments, TRACE=trace is not None,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        CAUSAL=problem.causal, ORDER=chosen_order(problem, tiles), PERSISTENT=tiles.num_programs is not None,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages, **watched(trace, stamps),
     )  # fmt: skip
     return AttentionOutput(out, lse)
 

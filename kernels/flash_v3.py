@@ -9,13 +9,14 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.block_order import chosen_order, grid_of, heads_per_section
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.quantize import in_token_order, quantize, token_of_row, tokens_of_rows
-from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, rounded, tile_of_program, visible_keys
+from kernels.stamps import StampBuffers, stamp_start, store_stamp, watched
+from kernels.tiles import LN_2, LOG2_E, dot, dot_add, hide_unseen, key_value_head, query_block_at, rounded, visible_keys
 from kernels.trace import Frames, TraceBuffers, store_tile
 
-_SECTION_BYTES = 32 << 20
 # P is at most 1; times 2^8 its small weights stay out of e4m3's subnormals, and 2^8 is below 448.
 P_SHIFT = tl.constexpr(8.0)
 
@@ -88,14 +89,15 @@ def attend_tile(
 
 
 @triton.jit
-def flash_v3_forward(
-    q_source, k_source, v_source, out_ptr, lse_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, lse_shift_ptr, qk_scale,
-    num_heads, num_kv_heads, heads_in_all, heads_per_section, seq_len_q, seq_len_kv, stored_len,
-    trace, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr, FP8: tl.constexpr, SHIFT_LSE: tl.constexpr, TMA: tl.constexpr,
-    RAGGED: tl.constexpr, TRACE: tl.constexpr,
+def attend_block(
+    block, head, q_source, k_source, v_source, out_ptr, lse_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, lse_shift_ptr,
+    qk_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv, stored_len, trace, stamps,
+    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    FP8: tl.constexpr, SHIFT_LSE: tl.constexpr, TMA: tl.constexpr, RAGGED: tl.constexpr, TRACE: tl.constexpr,
+    STAMP: tl.constexpr,
 ):  # fmt: skip
-    block, head = tile_of_program(tl.cdiv(seq_len_q, BLOCK_M), heads_in_all, heads_per_section, CAUSAL)
+    if STAMP:
+        started_ns = stamp_start()
     if TRACE:
         trace = (trace, head, block)
     kv_head = key_value_head(head, num_heads, num_kv_heads)
@@ -139,6 +141,34 @@ def flash_v3_forward(
     inside = row_inside[:, None] & (dims < HEAD_DIM)[None, :]
     tl.store(out_ptr + offsets, rounded(out, out_ptr.dtype.element_ty), mask=inside)
     tl.store(lse_ptr + row_offset + rows, tl.where(l_i == 0.0, float("-inf"), lse), mask=row_inside)
+    if STAMP:
+        store_stamp(stamps, head * tl.cdiv(seq_len_q, BLOCK_M) + block, started_ns, tl.cdiv(end, BLOCK_N))
+
+
+@triton.jit
+def flash_v3_forward(
+    q_source, k_source, v_source, out_ptr, lse_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr, lse_shift_ptr, qk_scale,
+    num_heads, num_kv_heads, heads_in_all, heads_per_section, seq_len_q, seq_len_kv, stored_len, trace, stamps,
+    HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    FP8: tl.constexpr, SHIFT_LSE: tl.constexpr, TMA: tl.constexpr, RAGGED: tl.constexpr, ORDER: tl.constexpr,
+    PERSISTENT: tl.constexpr, TRACE: tl.constexpr, STAMP: tl.constexpr,
+):  # fmt: skip
+    num_blocks = tl.cdiv(seq_len_q, BLOCK_M)
+    if PERSISTENT:
+        for index in tl.range(tl.program_id(0), num_blocks * heads_in_all, tl.num_programs(0)):
+            block, head = query_block_at(index, num_blocks, heads_in_all, heads_per_section, ORDER)
+            attend_block(
+                block, head, q_source, k_source, v_source, out_ptr, lse_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr,
+                lse_shift_ptr, qk_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv, stored_len, trace, stamps,
+                HEAD_DIM, PADDED_DIM, BLOCK_M, BLOCK_N, CAUSAL, FP8, SHIFT_LSE, TMA, RAGGED, TRACE, STAMP,
+            )  # fmt: skip
+    else:
+        block, head = query_block_at(tl.program_id(0), num_blocks, heads_in_all, heads_per_section, ORDER)
+        attend_block(
+            block, head, q_source, k_source, v_source, out_ptr, lse_ptr, q_scale_ptr, k_scale_ptr, v_scale_ptr,
+            lse_shift_ptr, qk_scale, num_heads, num_kv_heads, seq_len_q, seq_len_kv, stored_len, trace, stamps,
+            HEAD_DIM, PADDED_DIM, BLOCK_M, BLOCK_N, CAUSAL, FP8, SHIFT_LSE, TMA, RAGGED, TRACE, STAMP,
+        )  # fmt: skip
 
 
 def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, precision: Precision, launch: Launcher) -> Operands:
@@ -149,7 +179,7 @@ def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, precision: Precis
 
 def forward(
     operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
-    trace: TraceBuffers | None = None,
+    trace: TraceBuffers | None = None, stamps: StampBuffers | None = None,
 ) -> AttentionOutput:  # fmt: skip
     """Attention by FlashAttention v3; see kernels.kernel.Kernel. FP8 when the operands are quantised."""
     assert tiles is not None
@@ -157,22 +187,18 @@ def forward(
     fp8 = operands.q_scale is not None
     out = torch.empty(q.shape, dtype=operands.dtype, device=q.device)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    heads_in_all = problem.batch * problem.num_heads
-    bytes_a_head = 2 * problem.seq_len_kv * problem.head_dim * q.element_size()
-    heads_per_section = max(1, min(heads_in_all, _SECTION_BYTES // bytes_a_head))
     dim = problem.padded_head_dim
     blocks = ([tiles.block_m, dim], [tiles.block_n, dim], [dim, tiles.block_n] if fp8 else [tiles.block_n, dim])
     sources = [_source(x, block, launch.has_tma) for x, block in zip((q, k, v), blocks, strict=True)]
-    grid = (triton.cdiv(problem.seq_len_q, tiles.block_m) * heads_in_all,)
     launch(
-        flash_v3_forward, grid, *sources, out, lse, *_scales(operands, lse), problem.sm_scale * LOG2_E,
-        problem.num_heads, problem.num_kv_heads, heads_in_all, heads_per_section, problem.seq_len_q, problem.seq_len_kv,
-        v.shape[3] if fp8 else v.shape[2],
+        flash_v3_forward, grid_of(problem, tiles), *sources, out, lse, *_scales(operands, lse), problem.sm_scale * LOG2_E,
+        problem.num_heads, problem.num_kv_heads, problem.batch * problem.num_heads,
+        heads_per_section(problem, q.element_size()), problem.seq_len_q, problem.seq_len_kv, v.shape[3] if fp8 else v.shape[2],
         HEAD_DIM=problem.head_dim, PADDED_DIM=dim, BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n, CAUSAL=problem.causal,
         FP8=fp8, SHIFT_LSE=operands.lse_shift is not None, TMA=launch.has_tma,
         RAGGED=problem.seq_len_kv % tiles.block_n != 0,
-        trace=None if trace is None else trace.arguments, TRACE=trace is not None,
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        ORDER=chosen_order(problem, tiles), PERSISTENT=tiles.num_programs is not None,
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages, **watched(trace, stamps),
     )  # fmt: skip
     return AttentionOutput(out, lse)
 

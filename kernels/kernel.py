@@ -10,6 +10,7 @@ import torch
 from kernels.problem import AttentionProblem, Precision, TileConfig
 
 if TYPE_CHECKING:
+    from kernels.stamps import StampBuffers
     from kernels.trace import Frames, TraceBuffers
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -57,7 +58,7 @@ class AttentionOutput:
 class Kernel(Protocol):
     """A version, found by name through kernels.registry.load; a module with these functions fulfils it.
 
-    Only those that the registry says can be traced (has_trace) take `trace`, and have frames().
+    Only those that the registry says can be traced (has_trace) take `trace` and `stamps`, and have frames().
     """
 
     def prepare(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, precision: Precision, launch: Launcher) -> Operands:
@@ -65,11 +66,12 @@ class Kernel(Protocol):
 
     def forward(
         self, operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
-        trace: TraceBuffers | None = None,
+        trace: TraceBuffers | None = None, stamps: StampBuffers | None = None,
     ) -> AttentionOutput:  # fmt: skip
         """The attention itself: what is timed. Allocates its output, launches, returns without waiting.
 
-        With trace, the traced variant is launched, which stores its tiles there; never in a timed launch.
+        With trace, the traced variant is launched, which stores its tiles there; never in a timed launch. With stamps, the
+        stamped one, which writes there who ran where and when. Raises ValueError for both at once.
         """
 
     def frames(self, trace: TraceBuffers, operands: Operands, problem: AttentionProblem) -> Frames:

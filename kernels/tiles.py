@@ -72,23 +72,27 @@ def rounded(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def tile_of_program(num_blocks, num_heads_in_all, heads_per_section, HEAVIEST_FIRST: tl.constexpr):
-    """Which query block and (batch · head) this program works on: heads in sections whose K and V stay in the L2 cache.
+def query_block_at(index, num_blocks, num_heads_in_all, heads_per_section, ORDER: tl.constexpr):
+    """Which query block and (batch · head) is the index-th: kernels.block_order.order_of says the same without a launch.
 
-    Within a section the blocks with most tiles (the last ones, when causal) start first, for all its heads.
+    ORDER: natural, heaviest or zigzag. But for natural, heads come in sections whose K and V stay in the L2 cache: a block
+    for all heads of a section, then the next; those with most tiles (the last ones, when causal) first, or in zig-zag.
     """
-    program = tl.program_id(0)
     programs_per_section = heads_per_section * num_blocks
-    section = program // programs_per_section
+    section = index // programs_per_section
     first_head = section * heads_per_section
     heads = tl.minimum(heads_per_section, num_heads_in_all - first_head)
-    within = program - section * programs_per_section
-    if HEAVIEST_FIRST:
-        block = num_blocks - 1 - within // heads
-        head = first_head + within % heads
-    else:
+    within = index - section * programs_per_section
+    if ORDER == "natural":
         block = within % num_blocks
         head = first_head + within // num_blocks
+    else:
+        rank = within // heads
+        if ORDER == "zigzag":
+            block = tl.where(rank % 2 == 0, num_blocks - 1 - rank // 2, rank // 2)
+        else:
+            block = num_blocks - 1 - rank
+        head = first_head + within % heads
     return block, head
 
 

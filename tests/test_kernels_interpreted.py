@@ -74,6 +74,17 @@ def test_fp8_right_on_every_head_dim(interpreted, head_dim):
     assert accuracy.passed, accuracy
 
 
+# A grid of more programs than blocks, and one that leaves some a block less than others.
+@pytest.mark.parametrize(("order", "num_programs"), [("natural", None), ("zigzag", None), ("zigzag", 3), ("heaviest", 1000)])
+@pytest.mark.parametrize("kind", ["v2", "v3", "v3 by address", "v3 FP8"])
+def test_right_in_every_order_and_in_persistent_grids(interpreted, kind, order, num_programs):
+    kernel, more = ("v3", {}) if kind == "v3 FP8" else KINDS[kind][:2]
+    shape = problem(seq_len_q=40, seq_len_kv=50, batch=1, causal=True)
+    tiles = SMALL.model_copy(update={"block_m": 16, "block_order": order, "num_programs": num_programs})
+    accuracy = interpreted(kernel, shape, Precision(fp8=kind == "v3 FP8"), tiles, **more)
+    assert accuracy.passed, accuracy
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "native"])
 def test_a_head_full_of_nan_stays_in_its_head(interpreted, kind):
     kernel, more, order = KINDS[kind]

@@ -1,4 +1,7 @@
-"""Without TRACE the machine code is that of a source in which tracing was never written; with it every GPU can compile it."""
+"""Without TRACE, STAMP and PERSISTENT the machine code is that of a source in which none of them was ever written.
+
+And every GPU can compile the traced variant.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import ast
 import importlib.util
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +31,7 @@ KINDS = {
     "v3 FP8": ("v3", "query", True),
 }
 OFF_FOR = (90, 80, 89)
-TRACING = {"trace", "TRACE"}
+VARIANTS = {"trace", "TRACE", "stamps", "STAMP", "PERSISTENT"}
 POSSIBLE = [
     (kind, capability)
     for capability, arch in ARCHITECTURES.items()
@@ -36,18 +40,21 @@ POSSIBLE = [
 ]
 
 
-class WithoutTrace(ast.NodeTransformer):
-    """Takes out what tracing added: `if TRACE:` blocks, the parameters and arguments named so, and frames()."""
+class WithoutVariants(ast.NodeTransformer):
+    """Takes out what tracing, stamping and persistent grids added: blocks, parameters, arguments, and frames().
+
+    Of `if PERSISTENT:` only its else is left.
+    """
 
     def __init__(self) -> None:
-        self.taken = 0
+        self.taken = Counter()
 
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        if isinstance(node.test, ast.Name) and node.test.id == "TRACE":
-            assert not node.orelse
-            self.taken += 1
-            return None
-        return self.generic_visit(node)
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt] | None:
+        if not (isinstance(node.test, ast.Name) and node.test.id in VARIANTS):
+            return self.generic_visit(node)
+        assert bool(node.orelse) == (node.test.id == "PERSISTENT")
+        self.taken[node.test.id] += 1
+        return [self.visit(statement) for statement in node.orelse] or None
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
         if node.name == "frames":
@@ -57,7 +64,7 @@ class WithoutTrace(ast.NodeTransformer):
 
     @staticmethod
     def _drop_parameters(parameters: ast.arguments) -> None:
-        places = [place for place, argument in enumerate(parameters.args) if argument.arg in TRACING]
+        places = [place for place, argument in enumerate(parameters.args) if argument.arg in VARIANTS]
         without_default = len(parameters.args) - len(parameters.defaults)
         for place in reversed(places):
             del parameters.args[place]
@@ -65,39 +72,42 @@ class WithoutTrace(ast.NodeTransformer):
                 del parameters.defaults[place - without_default]
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        node.args = [argument for argument in node.args if not self._is_tracing(argument)]
-        node.keywords = [keyword for keyword in node.keywords if keyword.arg not in TRACING]
+        node.args = [argument for argument in node.args if not self._is_variant(argument)]
+        node.keywords = [
+            keyword for keyword in node.keywords if keyword.arg not in VARIANTS and not self._is_variant(keyword.value)
+        ]
         return self.generic_visit(node)
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        kept = [
-            (key, value)
-            for key, value in zip(node.keys, node.values, strict=True)
-            if not (isinstance(key, ast.Constant) and key.value in TRACING)
-        ]
+        kept = [(key, value) for key, value in zip(node.keys, node.values, strict=True) if not self._is_variant(value)]
         node.keys, node.values = [key for key, _ in kept], [value for _, value in kept]
         return self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
-        return None if self._is_tracing(node.value) else self.generic_visit(node)
+        return None if self._is_variant(node.value) else self.generic_visit(node)
 
     @staticmethod
-    def _is_tracing(node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and node.id in TRACING | {"of_program"}
+    def _is_variant(node: ast.expr) -> bool:
+        if isinstance(node, ast.Call):
+            return isinstance(node.func, ast.Name) and node.func.id == "watched"
+        return isinstance(node, ast.Name) and node.id in VARIANTS | {"of_program"}
 
 
 @pytest.fixture(scope="module")
 def stripped(tmp_path_factory) -> dict[str, ModuleType]:
-    """The versions' modules as if tracing had never been written."""
+    """The versions' modules as if their variants had never been written."""
     folder = tmp_path_factory.mktemp("stripped")
     found = {}
     for name in ("v1", "v2", "v3"):
-        transformer = WithoutTrace()
+        transformer = WithoutVariants()
         source = Path(load(name).__file__).read_text()
         tree = ast.fix_missing_locations(transformer.visit(ast.parse(source)))
-        assert transformer.taken >= 2
-        text = re.sub(r"from kernels.trace import .*\n", "", ast.unparse(tree))
-        assert not re.search(r"trace|TRACE", re.sub(r'""".*?"""', "", text, flags=re.S)), f"tracing left in {name}"
+        assert transformer.taken["TRACE"] >= 2
+        assert transformer.taken["STAMP"] >= 2
+        assert transformer.taken["PERSISTENT"] == (name != "v1")
+        text = re.sub(r"from kernels.(trace|stamps) import .*\n", "", ast.unparse(tree))
+        left = re.search(r"trace|stamp|watched|persistent", re.sub(r'""".*?"""', "", text, flags=re.S), re.IGNORECASE)
+        assert not left, f"{left} left in {name}"
         path = folder / f"stripped_{name}.py"
         path.write_text(text)
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -107,12 +117,15 @@ def stripped(tmp_path_factory) -> dict[str, ModuleType]:
     return found
 
 
-def compiled(kind: str, capability: int, module: ModuleType | None = None, traced: bool = False, **fields):
-    """What Triton compiles of a version's attention, by default of the version as it stands."""
+def compiled(
+    kind: str, capability: int, module: ModuleType | None = None, traced: bool = False, tiles: dict | None = None, **fields
+):
+    """What Triton compiles of a version's attention, by default of the version as it stands, in its own tiles and order."""
     name, order, fp8 = KINDS[kind]
     problem = AttentionProblem(**{"seq_len_q": 1000, "seq_len_kv": 1000, "head_dim": 64, "causal": True, **fields})
     precision, kernel = Precision(fp8=fp8), module or load(name)
-    tiles = default_tiles(name, problem, precision, ARCHITECTURES[capability], order)
+    own = default_tiles(name, problem, precision, ARCHITECTURES[capability], order)
+    tiles = own.model_copy(update=tiles or {})
     launch = CompileOnly(capability)
     q, k, v = (
         torch.empty((1, heads, 1000, problem.head_dim), dtype=torch.bfloat16, device="meta")
@@ -164,8 +177,14 @@ def test_what_tracing_adds_would_be_seen(stripped):
     assert instructions(compiled("v2", 90, traced=True)) != instructions(compiled("v2", 90, stripped["v2"]))
 
 
-def assert_traced_compiles(kind: str, capability: int, head_dim: int) -> None:
-    kernel = compiled(kind, capability, traced=True, head_dim=head_dim)
+def test_what_a_persistent_grid_adds_would_be_seen(stripped):
+    persistent = instructions(compiled("v2", 90, tiles={"num_programs": 132}))
+    assert "%nctaid.x" in persistent
+    assert "%nctaid.x" not in instructions(compiled("v2", 90, stripped["v2"]))
+
+
+def assert_traced_compiles(kind: str, capability: int, head_dim: int, **tiles) -> None:
+    kernel = compiled(kind, capability, traced=True, head_dim=head_dim, tiles=tiles)
     registers, _, counts = read_cubin(kernel.asm["cubin"])
     assert counts["matrix products"] > 0
     assert registers <= 255
@@ -177,6 +196,12 @@ def assert_traced_compiles(kind: str, capability: int, head_dim: int) -> None:
 @pytest.mark.parametrize(("kind", "capability"), [("v2", 90), ("v1", 100), ("v2", 100)])
 def test_traced_variant_compiles(kind, capability):
     assert_traced_compiles(kind, capability, 64)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "capability"), [pair for pair in POSSIBLE if not pair[0].startswith("v1")])
+def test_traced_variant_compiles_in_a_persistent_grid(kind, capability):
+    assert_traced_compiles(kind, capability, 64, num_programs=132, block_order="zigzag")
 
 
 @pytest.mark.long

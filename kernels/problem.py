@@ -14,11 +14,11 @@ NUM_STAGES = (1, 2, 3, 4, 5, 6)
 MAX_SEQ_LEN = 1 << 22
 
 Dtype = Literal["bf16", "fp16"]
-Fp8Scale = Literal["token", "block"]
+Fp8Scale = Literal["token", "block", "head"]
 LoopOrder = Literal["query", "key"]
 BlockOrder = Literal["default", "natural", "heaviest", "zigzag"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
-FP8_SCALES: tuple[str, ...] = get_args(Fp8Scale)
+FP8_SCALES: tuple[str, ...] = ("token", "block")  # what ours lets one choose; FA3 has one a head
 LOOP_ORDERS: tuple[str, ...] = get_args(LoopOrder)
 BLOCK_ORDERS: tuple[str, ...] = get_args(BlockOrder)
 BLOCK_ORDER_WORDS = {"default": "its own order", "natural": "natural order", "heaviest": "heaviest first", "zigzag": "zig-zag"}
@@ -112,8 +112,9 @@ class AttentionProblem(Frozen):
 class Precision(Frozen):
     """Number formats: inputs and output in dtype; with fp8, Q, K, V and P enter the products as e4m3 (largest value 448).
 
-    fp8_scale: one scale a token (row of Q, K) or a block of 64 tokens; V has one a channel. smooth_k subtracts K's mean
-    over the tokens before it is quantised, which the softmax does not notice (SageAttention, section 4.2).
+    fp8_scale: one scale a token (row of Q, K) or a block of 64 tokens, with one a channel for V; or, as FA3 has it, one a
+    key-value head for each of Q, K and V. smooth_k subtracts K's mean over the tokens before it is quantised, which the
+    softmax does not notice (SageAttention, section 4.2).
     """
 
     dtype: Dtype = "bf16"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernels.architecture import Architecture
-from kernels.default_tiles import tiles_to_start_with
+from kernels.default_tiles import HOPPER_TILES, tiles_to_start_with
 from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
 
 if TYPE_CHECKING:
@@ -130,6 +130,35 @@ VERSIONS: dict[str, Version] = {
             has_fp8=True, has_block_order=True, has_trace=True,
         ),
         Version(
+            "v3-hopper",
+            "FlashAttention v3 (Hopper)",
+            "kernels.flash_v3_hopper",
+            "A producer warp loads; each warpgroup's softmax runs under its own and the others' matrix products.",
+            (
+                Idea(
+                    "warp specialisation", "one warp only loads; the others own 64 queries a warpgroup, with P in registers",
+                    f"{_SHAH_2024}, section 3.1",
+                ),
+                Idea(
+                    "ping-pong", "warpgroups take turns at the matrix units: one's softmax under another's products",
+                    f"{_SHAH_2024}, section 3.1",
+                ),
+                Idea(
+                    "overlap in a warpgroup", "the next tile's Q Kᵀ and this one's P V run under the softmax",
+                    f"{_SHAH_2024}, section 3.2",
+                ),
+                Idea(
+                    "lazy rescaling", "m stays, and O unscaled, until a row exceeds it by 2⁸",
+                    "FlashAttention-4, Dao-AILab/flash-attention",
+                ),
+                Idea(
+                    "dealt tiles", "a program a SM; tiles dealt out heaviest first, the next one's loads under this one's end",
+                    "LPT scheduling, Graham 1969",
+                ),
+            ),
+            interpretable=False,
+        ),
+        Version(
             "sdpa-cudnn", "cuDNN (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, cuDNN backend.",
             has_tiles=False, is_peer=True, interpretable=False,
         ),
@@ -138,14 +167,26 @@ VERSIONS: dict[str, Version] = {
             has_tiles=False, is_peer=True, interpretable=False,
         ),
         Version(
-            "fa3", "FA3", "kernels.peers", "The FlashAttention-3 authors' own Hopper kernels, package fa3-fwd.",
+            "flex", "FlexAttention", "kernels.peers", "torch's flex_attention, compiled; causal through a block mask.",
             has_tiles=False, is_peer=True, interpretable=False,
+        ),
+        Version(
+            "fa3", "FA3", "kernels.peers", "The FlashAttention-3 authors' own Hopper kernels, package fa3-fwd.",
+            has_tiles=False, has_fp8=True, is_peer=True, interpretable=False,
         ),
     )
 }  # fmt: skip
 
 OUR_VERSIONS = tuple(name for name, version in VERSIONS.items() if not version.is_peer)
 PEERS = tuple(name for name, version in VERSIONS.items() if version.is_peer)
+
+
+def ours_on(arch: Architecture | None) -> tuple[str, ...]:
+    """Our versions that an architecture can run; None is the interpreter."""
+    return tuple(
+        name for name in OUR_VERSIONS
+        if (VERSIONS[name].interpretable if arch is None else name != "v3-hopper" or arch.capability == 90)
+    )  # fmt: skip
 
 
 def load(name: str) -> Kernel:
@@ -174,6 +215,15 @@ def default_tiles(
     return tiles_to_start_with(name, problem, precision, arch, loop_order) if version(name).has_tiles else None
 
 
+def precision_for(name: str, precision: Precision) -> Precision:
+    """What a version makes of a precision that several are asked for: FP8 where it has it, in FA3 with a scale a head."""
+    if not version(name).has_fp8:
+        return precision.model_copy(update={"fp8": False})
+    if name == "fa3" and precision.fp8:
+        return precision.model_copy(update={"fp8_scale": "head", "smooth_k": False})
+    return precision
+
+
 def refuse(
     name: str, problem: AttentionProblem, precision: Precision, tiles: TileConfig | None, arch: Architecture | None
 ) -> None:
@@ -183,7 +233,8 @@ def refuse(
     """
     entry = version(name)
     if precision.fp8 and not entry.has_fp8:
-        raise Refused(f"FP8 is not possible with {name}: only v3 has it.")
+        having = [one.title if one.is_peer else one.name for one in VERSIONS.values() if one.has_fp8]
+        raise Refused(f"FP8 is not possible with {name}: only {', '.join(having[:-1])} and {having[-1]} have it.")
     if entry.has_tiles and tiles is None:
         raise Refused(f"{name} needs block_m, block_n, num_warps and num_stages.")
     if tiles is not None and tiles.loop_order == "key" and not entry.has_loop_order:
@@ -196,9 +247,58 @@ def refuse(
                 f"num_programs = {tiles.num_programs:,} is not possible with {name}: only v2 and v3 have such a grid."
             )
     if arch is None and not entry.interpretable:
-        raise Refused(f"{name} is not possible in the interpreter: it is a library for the GPU.")
+        what = "a library for the GPU" if entry.is_peer else "written in Hopper's own instructions"
+        raise Refused(f"{name} is not possible in the interpreter: it is {what}.")
+    if name == "v3-hopper":
+        _refuse_hopper(problem, tiles, arch)
     if precision.fp8:
         _refuse_fp8(problem, tiles, arch)
+        _refuse_scales(name, precision, arch)
+
+
+def _refuse_scales(name: str, precision: Precision, arch: Architecture | None) -> None:
+    """FA3's FP8 is its own: one scale a head, bf16 out, Hopper."""
+    scale = precision.fp8_scale
+    if name != "fa3":
+        if scale == "head":
+            raise Refused(f"fp8_scale = head is not possible with {name}: it can be token or block; FA3 has a scale a head.")
+        return
+    if scale != "head" or precision.smooth_k:
+        said = f"fp8_scale = {scale}" if scale != "head" else "smooth_k"
+        raise Refused(f"{said} is not possible with fa3: it has one scale a head, of Q, K and V as they are.")
+    if precision.dtype != "bf16":
+        raise Refused(f"dtype = {precision.dtype} is not possible with fa3 in FP8: its output is bf16.")
+    if arch is not None and arch.capability != 90:
+        raise Refused(
+            f"FP8 is not possible with fa3 on sm_{arch.capability} ({arch.name}): its FP8 kernels are Hopper's, sm_90."
+        )
+
+
+def _refuse_hopper(problem: AttentionProblem, tiles: TileConfig, arch: Architecture) -> None:
+    if arch.capability != 90:
+        raise Refused(
+            f"v3-hopper is not possible on sm_{arch.capability} ({arch.name}): it is written in Hopper's instructions, sm_90.",
+            needs=90, has=arch.capability, unit="sm",
+        )  # fmt: skip
+    possible = HOPPER_TILES[max(64, problem.padded_head_dim)]
+    if (tiles.block_m, tiles.block_n) not in possible:
+        listed = " or ".join(f"{block_m} × {block_n}" for block_m, block_n in possible)
+        raise Refused(
+            f"BLOCK_M × BLOCK_N = {tiles.block_m} × {tiles.block_n} is not possible with v3-hopper at "
+            f"head_dim {problem.head_dim}: it can be {listed}."
+        )
+    if tiles.num_warps != tiles.block_m // 16:
+        raise Refused(
+            f"num_warps = {tiles.num_warps} is not possible with v3-hopper: BLOCK_M = {tiles.block_m} takes "
+            f"{tiles.block_m // 16}, four for each 64 queries.",
+            needs=tiles.block_m // 16, has=tiles.num_warps, unit="warps",
+            cure=tiles.model_copy(update={"num_warps": tiles.block_m // 16}),
+        )  # fmt: skip
+    if tiles.num_stages != 2:
+        raise Refused(
+            f"num_stages = {tiles.num_stages} is not possible with v3-hopper: K and V have 2 buffers each.",
+            needs=2, has=tiles.num_stages, unit="stages", cure=tiles.model_copy(update={"num_stages": 2}),
+        )  # fmt: skip
 
 
 def _refuse_fp8(problem: AttentionProblem, tiles: TileConfig | None, arch: Architecture | None) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.kernel import Operands
+from kernels.peers import HeadScaled
 from kernels.problem import AttentionProblem, Precision
 from kernels.reference import reference
 from profiling.oracle_budget import reference_budget, rows_within
@@ -18,6 +19,8 @@ from profiling.records import Accuracy
 UNIT_ROUNDOFF = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp8": 2.0**-4}
 # No output of a fused kernel on N(0, 1) inputs may be further off than this, whatever the derivation allows.
 MOST_ALLOWED = {"bf16": 4e-3, "fp16": 5e-4, "fp8": 4e-2}
+# FP8 products are cut to so much of the running sum inside Hopper's matrix units (DeepSeek-V3, section 3.5.2).
+_MATRIX_UNIT_CUT = 2.0**-13
 _ROW_BLOCK = 128
 _SQUARES_ELEMENTS = 1 << 24  # of a float64 block of scores, 128 MiB
 
@@ -148,6 +151,8 @@ def _is_quantised(operands: Operands | None) -> bool:
 
 def _reference_of_operands(operands: Operands, problem: AttentionProblem, rows: torch.Tensor | None) -> Reference:
     """The reference of what the FP8 codes and their scales stand for, with K's mean given back to the lse."""
+    if isinstance(operands, HeadScaled):
+        return Reference(*reference(*operands.dequantized(), problem, rows), rows)
     # The module imports Triton, which everything without FP8 does without.
     from kernels.quantize import dequantize
 
@@ -270,18 +275,24 @@ def allowed(
     A rounding to nearest errs evenly over half a unit in the last place: root mean square u / √3 of the value at most.
     One rounding of P moves out as much as one of out itself, relative to its norm, as errors are independent over the
     keys: independent roundings add as squares. S rounded (native) errs by δ·s in an exponent: squares.scores times as
-    much. Q and K rounded to e4m3 each err by Σ δ_d q_d k_d there: squares.products times as much, each. A root mean
-    square over n rows scatters by 1 / (2 √n), and three times that is allowed for.
+    much. Q and K rounded to e4m3 each err by Σ δ_d q_d k_d there: squares.products times as much, each. A scale a head
+    changes nothing in that: e4m3 is a floating-point format, whose relative error is the same under every scale that
+    keeps the values above 2⁻⁶, 1 / 28,672 of the largest. FA3 keeps its sum over all keys in the matrix units: each
+    product is cut to 13 bits below the sum, which has grown by √n of them, so n cuts of 2⁻¹³ √n / √3 or less of a product
+    add up to 2⁻¹³ √(n / 3) of out. A root mean square over n rows scatters by 1 / (2 √n), and three times that is allowed.
     """
     scatter = 1.0 + 1.5 / math.sqrt(problem.batch * problem.num_heads * problem.seq_len_q)
     u = UNIT_ROUNDOFF[precision.dtype]
     if precision.fp8:
         u8 = UNIT_ROUNDOFF["fp8"]
-        own = scatter * math.sqrt((u8**2 + u**2) / 3)
-        whole = scatter * math.sqrt(((2 + 2 * squares.products) * u8**2 + u**2) / 3)
+        cut = _MATRIX_UNIT_CUT**2 * problem.seq_len_kv if kernel == "fa3" else 0.0
+        own = scatter * math.sqrt((u8**2 + u**2 + cut) / 3)
+        whole = scatter * math.sqrt(((2 + 2 * squares.products) * u8**2 + u**2 + cut) / 3)
+        summed = ", and the sum over all keys is cut to 13 bits a product" if cut else ""
         because = (
             f"P is rounded to e4m3 (half a unit is 2⁻⁴) and the output to {precision.dtype}, each by at most u / √3 root mean "
-            f"square; V rounded to e4m3 adds one such term to the end-to-end error, Q and K {squares.products:.2g} each."
+            f"square{summed}; "
+            f"V rounded to e4m3 adds one such term to the end-to-end error, Q and K {squares.products:.2g} each."
         )
         return Allowed(min(own, MOST_ALLOWED["fp8"]), whole, because)
     exponent = int(-math.log2(u))

@@ -13,6 +13,7 @@ from profiling.case import Case, Inputs
 from profiling.record_types import Provenance
 from profiling.records import Environment, Phase, PhaseSpan, Timeline
 from profiling.teaching_inputs import shaped
+from profiling.tile_trace import Subject
 
 Say = Callable[[Phase, str, int, int], None]
 """say(phase, text, done, total): progress for the page."""
@@ -54,6 +55,9 @@ class Bench(Protocol):
     def observe(self, case: Case) -> None:
         """Launch for a while under the sampler's eyes, untimed."""
 
+    def take_schedule(self, case: Case, subject: Subject, say: Say) -> None:
+        """Who runs where and when. Raises ValueError, in one sentence, where that cannot be seen."""
+
     def report_compiler(self, case: Case) -> None:
         """What the compiler made of the kernel."""
 
@@ -65,8 +69,11 @@ class Bench(Protocol):
 
 
 def draw_inputs(case: Case, device: torch.device) -> Inputs:
-    """q, k and v of the request's kind, seeded, in its dtype: on the CPU when small, so that they are the same everywhere."""
+    """q, k and v of the request's kind, in its dtype: its own, or drawn, on the CPU when small, so that a seed fixes them."""
     problem, dtype = case.problem, getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[case.precision.dtype])
+    own = case.request.own
+    if own is not None:
+        return tuple(torch.tensor(array.numpy()).to(dtype).to(device) for array in (own.q, own.k, own.v))
     query = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
     key = (problem.batch, problem.num_kv_heads, problem.seq_len_kv, problem.head_dim)
     elements = torch.Size(query).numel() + 2 * torch.Size(key).numel()

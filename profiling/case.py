@@ -24,6 +24,7 @@ from profiling.records import (
     RunRequest,
     Timeline,
 )
+from profiling.schedule_record import Schedule
 from profiling.tile_trace import Subject, output_rows, require_choice
 from profiling.trace_record import TileTrace
 
@@ -53,6 +54,7 @@ class Case:
     compiled: tuple[CompileReport, ...] = ()
     traced_rows: np.ndarray | None = None
     tiles_trace: TileTrace | None = None
+    schedule: Schedule | None = None
     flags: list[Flag] = field(default_factory=list)
     error: JobError | None = None
 
@@ -79,6 +81,16 @@ class Case:
     def wants_trace(self) -> bool:
         """Whether the request asks for its tiles, and its version can store them."""
         return self.wants("tiles") and self.entry.has_trace
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether anything that is asked for needs a launch."""
+        return self.wants("accuracy", "latency", "memory") or self.wants_trace or self.wants_schedule
+
+    @property
+    def wants_schedule(self) -> bool:
+        """Whether the request asks who ran where and when, and its version can stamp it."""
+        return self.wants("schedule") and self.entry.has_trace
 
     def admit(self, arch: Architecture | None) -> None:
         """Settle the tiles; arch None is the interpreter. Raises ValueError, or Refused, for what cannot work."""
@@ -143,6 +155,7 @@ class Case:
             timeline=timeline,
             compiled=self.compiled,
             tiles_trace=self.tiles_trace,
+            schedule=self.schedule if self.is_right else None,
             flags=tuple(self.flags),
             error=self.error,
         )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kernels.registry import version
+from profiling.bench_command import add_bench_command
 from profiling.doctor import examine
 from profiling.job_queue import JobQueue, JobView
 from profiling.keeping import Keeping, add_keeping_options
@@ -19,6 +19,7 @@ from profiling.records import Measurement, Progress
 from profiling.run_options import add_run_options, plan
 from profiling.snapshot_commands import add_snapshot_commands
 from profiling.store import StoreProblem
+from profiling.summary import is_missing_peer
 from profiling.terminal import BAD_INPUT, INTERRUPTED, NOT_RIGHT, RIGHT, BadInput, Parser, complain
 from profiling.text_report import line, table
 
@@ -65,6 +66,7 @@ def _parser() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
         "link, out and measurements",
     )
     run.set_defaults(command=_run)
+    add_bench_command(commands)
     add_snapshot_commands(commands)
     doctor = commands.add_parser("doctor", help="say what works on this machine, and how to cure the rest", allow_abbrev=False)
     doctor.set_defaults(command=_doctor)
@@ -123,11 +125,6 @@ def _measure(options: argparse.Namespace, queue: JobQueue) -> tuple[Measurement,
     for missing in filter(is_missing_peer, measurements):
         print(f"Left out: {missing.error.sentence}", file=sys.stderr)
     return tuple(m for m in measurements if not is_missing_peer(m))
-
-
-def is_missing_peer(measurement: Measurement) -> bool:
-    """Whether this is a library that is not installed, or cannot do this problem: no failure when all were asked for."""
-    return version(measurement.request.kernel).is_peer and measurement.error is not None and measurement.error.kind == "refused"
 
 
 def _follow(queue: JobQueue, job_id: str) -> JobView:

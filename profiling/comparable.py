@@ -11,6 +11,7 @@ import numpy as np
 
 from profiling import words
 from profiling.flags import FEWEST_SAMPLES
+from profiling.own_inputs import inputs_of
 from profiling.records import Latency, Measurement, Severity
 
 _SHORTEST_MS, _LONGEST_MS = 1e-6, 1e9
@@ -66,7 +67,7 @@ def _why_untimed(one: Measurement) -> str:
 def _unlike_problem(before: Measurement, after: Measurement) -> str:
     """The fields that differ, with both values: 'seq_len_q is 16,384 in A and 4,096 in B'."""
     ours, theirs = (
-        {**one.request.problem.model_dump(), "direction": one.request.direction, "inputs": one.request.inputs}
+        {**one.request.problem.model_dump(), "direction": one.request.direction, "inputs": inputs_of(one.request)}
         for one in (before, after)
     )
     unlike = [(name, ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]]

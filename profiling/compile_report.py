@@ -53,10 +53,16 @@ def compile_reports(request: RunRequest, capability: int) -> tuple[CompileReport
     return reports
 
 
-def _compiled(request: RunRequest, arch: Architecture) -> tuple[CompileReport, ...]:
+def stamped_programs_per_sm(request: RunRequest, capability: int) -> int:
+    """How many programs of a version's stamped variant (kernels.stamps) fit on one SM at once; request.tiles must be there."""
+    return _compiled(request, architecture(capability), stamped=True)[-1].programs_per_sm
+
+
+def _compiled(request: RunRequest, arch: Architecture, stamped: bool = False) -> tuple[CompileReport, ...]:
     import torch
 
     from kernels.launch import CompileOnly
+    from kernels.stamps import StampBuffers
 
     kernel, problem, launch = load(request.kernel), request.problem, CompileOnly(arch.capability)
     dtype = TORCH_DTYPES[request.precision.dtype]
@@ -68,8 +74,9 @@ def _compiled(request: RunRequest, arch: Architecture) -> tuple[CompileReport, .
             (problem.num_kv_heads, problem.seq_len_kv),
         )
     )
+    watched = {"stamps": StampBuffers.on("meta", problem, request.tiles)} if stamped else {}
     started = time.perf_counter()
-    kernel.forward(kernel.prepare(q, k, v, request.precision, launch), problem, request.tiles, launch)
+    kernel.forward(kernel.prepare(q, k, v, request.precision, launch), problem, request.tiles, launch, **watched)
     compile_ms = (time.perf_counter() - started) * 1e3
     return tuple(report_of(name, compiled, arch, compile_ms) for name, compiled in launch.compiled.items())
 

@@ -8,10 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kernels.problem import BLOCK_ORDER_WORDS
 from profiling import words
+from profiling.own_inputs import identity
 from profiling.record_types import Array
 from profiling.records import Latency, Measurement
+from profiling.schedule_facts import ScheduleFacts, facts_of, overhead_share, time_of
+from profiling.schedule_record import Schedule
 from profiling.snapshot import AnySnapshot
+from profiling.timetable import Timetable
 
 Group = Literal["Result", "Kernel", "Problem", "Compiled", "Environment", "Snapshot"]
 Value = str | int | float | bool | None
@@ -122,6 +127,8 @@ _WATTS = _number("W")
 _MHZ = _number("MHz")
 _CELSIUS = _number("°C")
 _BANDWIDTH = Kind(lambda value: f"{value / 1e12:.2f} TB/s", _difference(lambda value: f"{value / 1e12:.2f} TB/s"))
+_NS = _written(time_of)
+_PERCENT = _written(words.percent)
 _MODE = _words_of(lambda value: {"cold": "cold, L2 flushed", "wall": "wall clock"}.get(value, str(value)))
 _SM = _words_of(lambda value: f"sm_{value}")
 
@@ -194,6 +201,11 @@ def _highest(series: Array) -> float | None:
     return float(series.numpy().max()) if series.shape[0] else None
 
 
+def _facts(schedule: Schedule) -> ScheduleFacts:
+    """What needs no device: how many SMs it has is a row of its own."""
+    return facts_of(Timetable.of(schedule, sm_count=1), schedule.programs_per_sm)
+
+
 def _length(series: Array) -> int:
     return series.shape[0]
 
@@ -237,6 +249,14 @@ FIELDS: tuple[Field, ...] = (
     Field("Result", "GPU memory in use, peak", "memory.nvml_used_peak_bytes", _BYTES),
     Field("Result", "GPU memory in use after", "memory.nvml_used_after_bytes", _BYTES),
     Field("Result", "memory is", "memory.provenance"),
+    Field("Result", "first start to last end, by stamps", "schedule", _NS, lambda schedule: _facts(schedule).span_ns),
+    Field("Result", "SMs that worked", "schedule", _COUNT, lambda schedule: _facts(schedule).sms_used),
+    Field("Result", "tail", "schedule", _NS, lambda schedule: _facts(schedule).tail_ns),
+    Field("Result", "longest program", "schedule", _NS, lambda schedule: _facts(schedule).longest_ns),
+    Field("Result", "programs launched", "schedule", _COUNT, lambda schedule: _facts(schedule).programs),
+    Field("Result", "programs on an SM at most", "schedule", _COUNT, lambda schedule: _facts(schedule).most_at_once),
+    Field("Result", "what stamping costs", "schedule", _PERCENT, overhead_share),
+    Field("Result", "the stamps' clock moves by", "schedule.tick_ns", _NS),
     Field("Result", "first launch, untimed", "first_launch_ms", _MS),
     Field("Result", "it failed", "error.kind", _words_of(lambda kind: str(kind).replace("_", " "))),
     Field("Result", "because", "error.sentence"),
@@ -254,6 +274,8 @@ FIELDS: tuple[Field, ...] = (
     Field("Kernel", "warps", "tiles.num_warps", _COUNT),
     Field("Kernel", "stages", "tiles.num_stages", _COUNT),
     Field("Kernel", "loop order", "tiles.loop_order"),
+    Field("Kernel", "order of query blocks", "tiles.block_order", _words_of(BLOCK_ORDER_WORDS.__getitem__)),
+    Field("Kernel", "persistent programs", "tiles.num_programs", _COUNT),
     Field("Problem", "batch", "request.problem.batch", _COUNT),
     Field("Problem", "query heads", "request.problem.num_heads", _COUNT),
     Field("Problem", "key-value heads", "request.problem.num_kv_heads", _COUNT),
@@ -264,6 +286,7 @@ FIELDS: tuple[Field, ...] = (
     Field("Problem", "direction", "request.direction"),
     Field("Problem", "seed of the inputs", "request.seed", _COUNT),
     Field("Problem", "inputs drawn", "request.inputs"),
+    Field("Problem", "own Q, K and V, SHA-256", "request.own", of=identity),
     Field("Problem", "inputs", "memory.inputs_bytes", _BYTES),
     Field("Problem", "outputs", "memory.outputs_bytes", _BYTES),
     Field("Problem", "S and P, were they written (modelled)", "memory.scores_bytes", _BYTES),

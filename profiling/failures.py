@@ -26,7 +26,7 @@ _STICKY = (
     "launch timed out",
 )
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-_NO_KERNEL = ("no available kernel", "no valid execution plans")
+_NO_KERNEL = ("no available kernel", "no valid execution plans", "attention build does not support")
 _COMPILER_ERRORS = {"CompilationError", "PTXASError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct"}
 _COMPILER_WORDS = ("passmanager::run failed", "ptxas")
 _RAW_CHARACTERS, _SENTENCE_CHARACTERS = 20_000, 2_000

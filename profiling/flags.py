@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiling.records import Flag, Latency
+from profiling.records import Flag, JobError, Latency
+from profiling.schedule_facts import MOST_OVERHEAD_SHARE, is_distorted, overhead_share, residency
+from profiling.schedule_record import Schedule
+from profiling.timetable import Timetable
 
 FEWEST_SAMPLES = 10
 LOW_CLOCK = 0.75
@@ -168,3 +171,38 @@ def interpreter_flag(is_triton: bool) -> Flag:
         short="CPU interpreter: not GPU time",
         sentence=f"{ran} on the CPU, once: the output is its own, the time says nothing of a GPU.",
     )
+
+
+def no_schedule_flag(error: JobError) -> Flag:
+    """Why nothing is known of who ran where and when."""
+    return Flag(
+        name="no schedule", severity="caution", short="no schedule", sentence=f"The schedule is not there: {error.sentence}"
+    )
+
+
+def schedule_flags(schedule: Schedule) -> list[Flag]:
+    """What takes from a schedule's worth: stamping that slows the kernel, programs where none can have been."""
+    found = []
+    if is_distorted(schedule):
+        share = 100 * overhead_share(schedule)
+        found.append(
+            Flag(
+                name="distorted schedule",
+                severity="caution",
+                short="schedule distorted",
+                sentence=f"Stamping made the launch {share:.0f} % slower: over {100 * MOST_OVERHEAD_SHARE:.0f} % the schedule "
+                "is not that of the kernel without stamps.",
+            )
+        )
+    most = int(residency(Timetable.of(schedule, sm_count=1)).max())
+    if most > schedule.programs_per_sm:
+        found.append(
+            Flag(
+                name="crowded SM",
+                severity="bad",
+                short="more programs than fit",
+                sentence=f"By the stamps {most} programs ran on one SM at once, where {schedule.programs_per_sm} fit: one of "
+                "the two is wrong.",
+            )
+        )
+    return found

@@ -10,7 +10,7 @@ import torch
 
 from kernels.architecture import architecture
 from kernels.kernel import AttentionOutput
-from profiling import flags, memory
+from profiling import flags, memory, schedule
 from profiling.bench import Say
 from profiling.case import Case, Inputs
 from profiling.failures import is_sticky, job_error, with_cure
@@ -20,6 +20,7 @@ from profiling.measure import ROUNDS, CudaTimer, Run, RunFailed, time_rounds
 from profiling.nvml import Nvml
 from profiling.records import Environment, Flag, Latency, PhaseSpan, Timeline
 from profiling.sampler import Sampler, timeline
+from profiling.tile_trace import Subject
 
 _OBSERVE_S = 0.5
 _BATCH_MS = 20.0
@@ -147,6 +148,15 @@ class GpuBench:
             for _ in range(count):
                 case.forward()
             torch.cuda.synchronize(self.device)
+
+    def take_schedule(self, case: Case, subject: Subject, say: Say) -> None:
+        """Under the GPU's lock, as launches are timed."""
+        self._timer = self._timer or CudaTimer(self.device)
+        with gpu_lock(self.environment.device.id, lambda: say("schedule", _waiting_text(), 0, 0)) as no_lock:
+            case.schedule = schedule.take(subject, self._timer, case.accuracy.allowed_relative_error, self.capability)
+        unlocked = flags.lock_flag(no_lock)
+        if unlocked is not None and unlocked not in case.flags:
+            case.flags.append(unlocked)
 
     def report_compiler(self, case: Case) -> None:
         """Compile for the GPU that the request names, or this one; and look for the cure of tiles that do not fit."""

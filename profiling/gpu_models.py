@@ -11,10 +11,12 @@ class GpuModel:
     """A model's data-sheet peaks, dense (data sheets often print twice as much, 'with sparsity').
 
     name is how NVML's begins, without 'NVIDIA '. bf16 and FP8 in TFLOP/s with float32 accumulation, FP8 None where the
-    matrix units have none; bandwidth in GB/s (10⁹ bytes). source: the document and where in it.
+    matrix units have none; bandwidth in GB/s (10⁹ bytes). source: the document and where in it; sm_count is its count of CUDA
+    cores by 128 (A100: by 64).
     """
 
     name: str
+    sm_count: int
     bf16_tflops: float
     fp8_tflops: float | None
     bandwidth_gb_per_s: float
@@ -36,27 +38,27 @@ _GH200 = "NVIDIA GH200 data sheet (2024), table of specifications: sparse rates 
 _B200 = "NVIDIA DGX B200 data sheet (2024): 72 PFLOPS FP8 sparse and 64 TB/s for 8 GPUs; a sixteenth, an eighth"
 
 GPU_MODELS = (
-    GpuModel("A100-SXM4-40GB", 312.0, None, 1555.0, _A100),
-    GpuModel("A100-SXM4-80GB", 312.0, None, 2039.0, _A100),
-    GpuModel("A100-PCIE-40GB", 312.0, None, 1555.0, _A100),
-    GpuModel("A100 80GB PCIe", 312.0, None, 1935.0, _A100),
-    GpuModel("A10", 125.0, None, 600.0, _A10),
-    GpuModel("L4", 121.0, 242.5, 300.0, _L4),
-    GpuModel("L40S", 362.0, 733.0, 864.0, _L40S),
-    GpuModel("L40", 181.0, 362.0, 864.0, _L40),
-    GpuModel("RTX A6000", 154.8, None, 768.0, _GA102),
-    GpuModel("GeForce RTX 3090", 71.0, None, 936.0, _GA102),
-    GpuModel("RTX 6000 Ada Generation", 364.2, 728.5, 960.0, _RTX_6000_ADA),
-    GpuModel("GeForce RTX 4090", 165.2, 330.3, 1008.0, _ADA),
-    GpuModel("GeForce RTX 5090", 209.5, 419.0, 1792.0, _RTX_BLACKWELL),
-    GpuModel("H100 80GB HBM3", 989.5, 1979.0, 3350.0, _H100),
-    GpuModel("H100 PCIe", 756.0, 1513.0, 2000.0, "NVIDIA H100 data sheet (2023), column H100 PCIe: sparse rates halved"),
-    GpuModel("H100 NVL", 835.5, 1671.0, 3900.0, _H100),
-    GpuModel("H200", 989.5, 1979.0, 4800.0, _H200),
-    GpuModel("H200 NVL", 835.5, 1671.0, 4800.0, _H200),
-    GpuModel("GH200 480GB", 989.5, 1979.0, 4000.0, _GH200),
-    GpuModel("GH200 144G HBM3e", 989.5, 1979.0, 4900.0, _GH200),
-    GpuModel("B200", 2250.0, 4500.0, 8000.0, _B200),
+    GpuModel("A100-SXM4-40GB", 108, 312.0, None, 1555.0, _A100),
+    GpuModel("A100-SXM4-80GB", 108, 312.0, None, 2039.0, _A100),
+    GpuModel("A100-PCIE-40GB", 108, 312.0, None, 1555.0, _A100),
+    GpuModel("A100 80GB PCIe", 108, 312.0, None, 1935.0, _A100),
+    GpuModel("A10", 72, 125.0, None, 600.0, _A10),
+    GpuModel("L4", 58, 121.0, 242.5, 300.0, _L4),
+    GpuModel("L40S", 142, 362.0, 733.0, 864.0, _L40S),
+    GpuModel("L40", 142, 181.0, 362.0, 864.0, _L40),
+    GpuModel("RTX A6000", 84, 154.8, None, 768.0, _GA102),
+    GpuModel("GeForce RTX 3090", 82, 71.0, None, 936.0, _GA102),
+    GpuModel("RTX 6000 Ada Generation", 142, 364.2, 728.5, 960.0, _RTX_6000_ADA),
+    GpuModel("GeForce RTX 4090", 128, 165.2, 330.3, 1008.0, _ADA),
+    GpuModel("GeForce RTX 5090", 170, 209.5, 419.0, 1792.0, _RTX_BLACKWELL),
+    GpuModel("H100 80GB HBM3", 132, 989.5, 1979.0, 3350.0, _H100),
+    GpuModel("H100 PCIe", 114, 756.0, 1513.0, 2000.0, "NVIDIA H100 data sheet (2023), column H100 PCIe: sparse rates halved"),
+    GpuModel("H100 NVL", 132, 835.5, 1671.0, 3900.0, _H100),
+    GpuModel("H200", 132, 989.5, 1979.0, 4800.0, _H200),
+    GpuModel("H200 NVL", 132, 835.5, 1671.0, 4800.0, _H200),
+    GpuModel("GH200 480GB", 132, 989.5, 1979.0, 4000.0, _GH200),
+    GpuModel("GH200 144G HBM3e", 132, 989.5, 1979.0, 4900.0, _GH200),
+    GpuModel("B200", 148, 2250.0, 4500.0, 8000.0, _B200),
 )
 _LONGEST_FIRST = sorted(GPU_MODELS, key=lambda model: len(model.name), reverse=True)
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kernels.kernel import AttentionOutput
+from kernels.registry import Refused
 from profiling import flags, memory
 from profiling.bench import Say
 from profiling.case import DEFAULT_CAPABILITY, Case, Inputs
 from profiling.compiler_process import CompilerProcess, Question
 from profiling.measure import wall_latency
 from profiling.records import Environment, Flag, JobError, PhaseSpan
+from profiling.tile_trace import Subject
 
 
 class InterpreterBench:
@@ -73,6 +75,10 @@ class InterpreterBench:
 
     def observe(self, case: Case) -> None:
         """There is nothing to see."""
+
+    def take_schedule(self, case: Case, subject: Subject, say: Say) -> None:
+        """There are no SMs here."""
+        raise Refused("a schedule is not possible in the interpreter: only a GPU has SMs and a clock that kernels can read.")
 
     def report_compiler(self, case: Case) -> None:
         """Take the report that was made meanwhile; where there is none a flag says why."""

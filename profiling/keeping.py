@@ -94,10 +94,11 @@ class Keeping:
                 store.close()
 
     def keep(self, measurements: Sequence[Measurement]) -> KeptAs:
-        """Make the snapshot and put it where it belongs, into the store also when the file could not be written."""
-        if self.store is None and self.out is None:
-            return KeptAs()
-        snapshot = self._snapshot(tuple(measurements))
+        """Make the snapshot and put it where it belongs; nothing where nothing was asked for."""
+        return KeptAs() if self.store is None and self.out is None else self.put(self.snapshot(measurements))
+
+    def put(self, snapshot: Snapshot) -> KeptAs:
+        """Put it where it belongs, into the store also when the file could not be written."""
         facts: dict[str, Any] = {"id": snapshot.id}
         sentences, problems = [], []
         if self.out is not None:
@@ -116,11 +117,12 @@ class Keeping:
                 problems.append(str(problem))
         return KeptAs(facts, tuple(sentences), tuple(problems))
 
-    def _snapshot(self, measurements: tuple[Measurement, ...]) -> Snapshot:
+    def snapshot(self, measurements: Sequence[Measurement]) -> Snapshot:
+        """What was measured, with the words, and without what tells of a person or a machine."""
         wording = self.wording
         now = datetime.now(UTC).isoformat(timespec="seconds")
         title = wording.title or usual_title(measurements)
-        whole = Snapshot(title=title, note=wording.note, tags=wording.tags, created_at=now, measurements=measurements)
+        whole = Snapshot(title=title, note=wording.note, tags=wording.tags, created_at=now, measurements=tuple(measurements))
         plain = without_personal(whole)
         fields = {name: getattr(plain, name) for name in Snapshot.model_fields}
         return Snapshot(**{**fields, "author": wording.author, "host": wording.host})

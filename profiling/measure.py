@@ -42,6 +42,12 @@ class Timer(Protocol):
     def sample_ms(self, run: Run, count: int) -> list[float]:
         """count launches, each after a flush of the L2 cache, in order."""
 
+    def in_turn_ms(self, runs: Sequence[Run], count: int, after: Callable[[int], object]) -> list[list[float]]:
+        """count launches of each run, one of each in turn, beginning with the next one every time; each after a flush.
+
+        after(index) is called when run index has been queued once more, for what is to follow it untimed.
+        """
+
 
 def launches_per_round(estimate_ms: float, rounds: int = ROUNDS) -> tuple[int, ...]:
     """How many launches to time in each round: about 0.1 s of kernel time, 3 to 60 a round, at least 10 in all.
@@ -124,13 +130,23 @@ class CudaTimer:
 
     def sample_ms(self, run: Run, count: int) -> list[float]:
         """See Timer."""
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        return self._timed([run] * count)
+
+    def in_turn_ms(self, runs: Sequence[Run], count: int, after: Callable[[int], object]) -> list[list[float]]:
+        """See Timer."""
+        order = [(turn + place) % len(runs) for turn in range(count) for place in range(len(runs))]
+        times = self._timed([runs[index] for index in order], lambda place: after(order[place]))
+        return [[ms for ms, of in zip(times, order, strict=True) if of == index] for index in range(len(runs))]
+
+    def _timed(self, runs: Sequence[Run], queued: Callable[[int], object] = lambda place: None) -> list[float]:
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in runs]
         if self._hold is not None:
             self._hold(_HOLD_CYCLES)
-        for before, after in events:
+        for place, (run, (before, after)) in enumerate(zip(runs, events, strict=True)):
             self._flush.zero_()
             before.record()
             run()
             after.record()
+            queued(place)
         torch.cuda.synchronize(self._device)
         return [before.elapsed_time(after) for before, after in events]

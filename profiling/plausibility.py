@@ -8,6 +8,7 @@ from __future__ import annotations
 from profiling.flags import peak_flag
 from profiling.gpu_models import GpuModel, model_of
 from profiling.memory import estimate
+from profiling.record_types import Array
 from profiling.records import Flag, Latency, Measurement
 from profiling.snapshot import AnySnapshot
 
@@ -21,7 +22,7 @@ def suspicions(measurement: Measurement) -> tuple[Flag, ...]:
     model = model_of(measurement.environment.device.name)
     judged = [
         _judged(measurement, latency, model)
-        for latency in (measurement.latency, measurement.with_prepass)
+        for latency in (measurement.latency, measurement.with_prepass, _beside_stamps(measurement))
         if latency is not None and latency.provenance == "measured"
     ]
     flags = {flag.name: flag for flag in judged if flag.name != "below peak"}
@@ -42,10 +43,19 @@ def implausible(snapshot: AnySnapshot) -> tuple[str, ...]:
     )
 
 
+def _beside_stamps(measurement: Measurement) -> Latency | None:
+    """The plain launches of a schedule."""
+    if measurement.schedule is None:
+        return None
+    plain_ms = measurement.schedule.plain_ms
+    in_turn = Array.of([0] * plain_ms.shape[0], "<i4")
+    return Latency(provenance="measured", mode="cold", samples_ms=plain_ms, round_of=in_turn)
+
+
 def _judged(measurement: Measurement, latency: Latency, model: GpuModel | None) -> Flag:
     request = measurement.request
     need = estimate(request, measurement.tiles, measurement.environment.device.capability)
-    quantised = request.precision.fp8 and latency is measurement.latency  # the pre-pass reads what it quantises
+    quantised = request.precision.fp8 and latency is not measurement.with_prepass  # the pre-pass reads what it quantises
     peak = None if model is None else (model.fp8_tflops if request.precision.fp8 else model.bf16_tflops)
     return peak_flag(
         request.problem.flops,

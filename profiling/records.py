@@ -393,7 +393,7 @@ class Measurement(Frozen):
     @model_validator(mode="after")
     def _no_number_without_a_proof(self) -> Measurement:
         timed = [latency for latency in (self.latency, self.with_prepass) if latency is not None]
-        if timed and not (self.accuracy is not None and self.accuracy.passed):
+        if (timed or self.schedule is not None) and not (self.accuracy is not None and self.accuracy.passed):
             raise ValueError("a latency without a passed accuracy check is not a result.")
         trace = self.tiles_trace
         if trace is not None and (self.tiles is None or not trace.fits(self.request.problem, self.tiles)):
@@ -403,6 +403,8 @@ class Measurement(Frozen):
         kind = self.environment.device.kind
         if any((latency.provenance == "measured") != (kind == "gpu") for latency in timed):
             raise ValueError(f"a latency that is {timed[0].provenance} on a device of kind {kind} is not possible.")
+        if self.schedule is not None and kind != "gpu":
+            raise ValueError(f"a schedule on a device of kind {kind} is not possible: stamps are a GPU's.")
         return self
 
     @property

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from profiling import accuracy, tile_trace
+from profiling import accuracy, flags, tile_trace
 from profiling.bench import Bench, draw_inputs
 from profiling.case import Case, Inputs
 from profiling.failures import is_sticky, job_error
 from profiling.records import Done, Flag, Job, JobError, Phase, PhaseSpan, Progress, Result
 
 Message = Progress | Result | Done
+_INPUTS = {"normal": "drawing N(0, 1)", "own": "taking one's own"}
 
 
 class _Broken(Exception):
@@ -53,7 +54,7 @@ class JobRun:
             for case in self._cases:
                 self._attempt(case, self._admit)
         for case in self._living():
-            if case.wants("accuracy", "latency", "memory") or case.wants_trace:
+            if case.is_launched:
                 self._attempt(case, self._launch_and_check)
         self._exact.clear()
         self._bench.tidy()
@@ -61,6 +62,7 @@ class JobRun:
         for case in self._living():
             self._attempt(case, self._take_memory)
             self._attempt(case, self._trace_tiles)
+            self._attempt(case, self._stamp)
             case.operands = None
         for case in self._cases:
             admitted = case.error is None or case.kernel is not None
@@ -95,7 +97,7 @@ class JobRun:
             raise ValueError(f"device = {case.request.device} is not possible here: this worker serves {device_id}.")
         case.admit(self._bench.arch)
         self._bench.refuse_if_too_large(case)
-        if case.wants("accuracy", "latency", "memory") or case.wants_trace:
+        if case.is_launched:
             case.load()
         self._bench.begin_case(case)
 
@@ -107,7 +109,7 @@ class JobRun:
             output = self._bench.first_run(case, self._say)
         if case.wants_trace:
             case.keep_traced_rows(output)
-        if not case.wants("accuracy", "latency"):
+        if not case.wants("accuracy", "latency") and not case.wants_schedule:
             return
         with self._span("check"):
             self._say("check", f"checking {name} against float64")
@@ -138,11 +140,12 @@ class JobRun:
                 raise _Broken from None
 
     def _take_memory(self, case: Case) -> None:
+        if not case.wants("memory"):
+            return
         name = case.request.kernel
-        if case.wants("memory"):
-            with self._span("memory"):
-                self._say("memory", f"reading the memory of {name}")
-                self._bench.take_memory(case)
+        with self._span("memory"):
+            self._say("memory", f"reading the memory of {name}")
+            self._bench.take_memory(case)
         if case.latency is not None:
             with self._span("observe"):
                 self._say("observe", f"watching the device under {name}")
@@ -166,6 +169,22 @@ class JobRun:
         if not case.tiles_trace.replay.passed:
             case.flags.append(_wrong_trace_flag(name))
 
+    def _stamp(self, case: Case) -> None:
+        """After everything else that is timed; a schedule that fails must not take the result away."""
+        if not case.wants_schedule or not case.is_right or case.error is not None:
+            return
+        name = case.request.kernel
+        with self._span("schedule", sampled=False):
+            self._say("schedule", f"stamping where and when the programs of {name} run")
+            try:
+                self._bench.take_schedule(case, case.subject(self._inputs_of(case)), self._say)
+            except Exception as error:
+                if is_sticky(error):
+                    raise
+                case.flags.append(flags.no_schedule_flag(job_error(error, name, "schedule")))
+                return
+        case.flags += flags.schedule_flags(case.schedule)
+
     def _report_compiler(self, case: Case) -> None:
         self._say("compile", f"reading what the compiler made of {case.request.kernel}")
         self._bench.report_compiler(case)
@@ -176,8 +195,7 @@ class JobRun:
         dtype = case.precision.dtype
         if dtype not in self._inputs:
             with self._span("inputs"):
-                kind = "N(0, 1)" if case.request.inputs == "normal" else case.request.inputs
-                self._say("inputs", f"drawing {kind} inputs in {dtype}")
+                self._say("inputs", f"{_INPUTS.get(case.request.inputs, f'drawing {case.request.inputs}')} inputs in {dtype}")
                 self._inputs[dtype] = draw_inputs(case, self._bench.device)
         return self._inputs[dtype]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from kernels.architecture import architecture
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse, version
+from kernels.registry import PEERS, VERSIONS, Refused, default_tiles, ours_on, precision_for, refuse, version
+from profiling.own_inputs import MAX_FILE_BYTES, NAMES, from_npy, own_inputs, problem_of
 from profiling.record_types import first_sentence
-from profiling.records import PROBES, DeviceFacts, InputKind, RunRequest
+from profiling.records import PROBES, DeviceFacts, InputKind, OwnInputs, RunRequest
+from profiling.schedule_record import require_possible
 from profiling.tile_trace import require_choice
 from profiling.trace_record import TraceChoice
 
@@ -30,7 +33,7 @@ EXPLAINED = {
     "causal": "a query sees no later key (no)",
     "dtype": "format of the inputs and the output (bf16)",
     "fp8": "e4m3 operands with scales, for the versions that have it (no)",
-    "fp8_scale": "with --fp8: a scale a token, or a block of 64 tokens (token)",
+    "fp8_scale": "with --fp8: a scale a token, or a block of 64 tokens (token); fa3 has one a head",
     "smooth_k": "with --fp8: subtract K's mean before it is quantised (yes)",
     "block_m": "queries a tile (the version's default)",
     "block_n": "keys a tile (the version's default)",
@@ -41,7 +44,8 @@ EXPLAINED = {
     "num_programs": "v2 and v3: a persistent grid of so many programs (one program a block)",
     "compile_for": "compute capability of the compile report, 90 for sm_90 (the GPU's own; in the interpreter 90)",
     "seed": "of the inputs (0)",
-    "inputs": "what Q, K and V are drawn from; normal is N(0, 1), the others are for watching (normal)",
+    "inputs": "what Q, K and V are drawn from; normal is N(0, 1), the others are for watching, own is read with --own (normal)",
+    "own": "three .npy files, float16 to float64, (batch, heads, seq_len, head_dim) or fewer dimensions; the problem is theirs",
     "trace_batch_index": "with the probe tiles: whose tiles are stored, the batch entry (0)",
     "trace_head": "with the probe tiles: the query head (0)",
     "trace_query_block": "with the probe tiles: the block of BLOCK_M queries (the last)",
@@ -80,10 +84,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device", help="interpreter, or a GPU's UUID or its beginning (the first GPU; without one the interpreter)"
     )
-    group.add_argument("--probes", help=f"what to take, with commas; tiles is one more ({','.join(PROBES)})")
+    group.add_argument("--probes", help=f"what to take, with commas; tiles and schedule are two more ({','.join(PROBES)})")
     for name in ("compile_for", "seed", *(f"trace_{field}" for field in TraceChoice.model_fields)):
         _add_field(group, name, int)
     _add_field(group, "inputs", InputKind)
+    group.add_argument("--own", nargs=3, metavar=("Q.npy", "K.npy", "V.npy"), help=EXPLAINED["own"])
 
 
 def _add_field(group: argparse._ArgumentGroup, name: str, kind: Any) -> None:
@@ -105,15 +110,17 @@ def whole(text: str) -> int:
 
 def plan(options: argparse.Namespace, devices: tuple[DeviceFacts, ...]) -> Plan:
     """From parsed options to requests. Raises ValueError, in one sentence, for what is not possible."""
-    device = _device(options.device, devices)
+    device = device_of(options.device, devices)
     try:
-        problem = _problem(options, device)
-        return _requests(options, problem, device)
+        own = _own(options)
+        problem = _problem(options, device, own)
+        return _requests(options, problem, device, own)
     except ValidationError as error:
         raise ValueError(first_sentence(error)) from None
 
 
-def _device(asked: str | None, devices: tuple[DeviceFacts, ...]) -> DeviceFacts:
+def device_of(asked: str | None, devices: tuple[DeviceFacts, ...]) -> DeviceFacts:
+    """The device of an id, or of a GPU's UUID's beginning; None is the first. Raises ValueError for none, and for several."""
     if asked is None:
         return devices[0]
     found = [device for device in devices if device.id == asked or (device.kind == "gpu" and device.id.startswith(asked))]
@@ -126,7 +133,30 @@ def _given(options: argparse.Namespace, record: type[BaseModel]) -> dict[str, An
     return {name: getattr(options, name) for name in record.model_fields if getattr(options, name, None) is not None}
 
 
-def _problem(options: argparse.Namespace, device: DeviceFacts) -> AttentionProblem:
+def _own(options: argparse.Namespace) -> OwnInputs | None:
+    """The files of --own, read. Raises ValueError for a file that cannot be read, and for one option without the other."""
+    if options.own is None:
+        if options.inputs == "own":
+            raise ValueError("--inputs own is not possible without --own Q.npy K.npy V.npy.")
+        return None
+    if options.inputs not in (None, "own"):
+        raise ValueError(f"--own is not possible with --inputs {options.inputs}: it is the inputs own.")
+    return own_inputs(*(from_npy(name, _content(Path(path))) for name, path in zip(NAMES, options.own, strict=True)))
+
+
+def _content(path: Path) -> bytes:
+    """A file's bytes, as many as can be right."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _problem(options: argparse.Namespace, device: DeviceFacts, own: OwnInputs | None) -> AttentionProblem:
+    """What the options say, or with one's own inputs their problem, which the options may repeat but not contradict."""
+    if own is not None:
+        return _same_problem(options, problem_of(own, causal=bool(options.causal)))
     usual = dict(ON_INTERPRETER if device.kind == "interpreter" else ON_GPU)
     usual_seq_len = usual.pop("seq_len")
     seq_len = usual_seq_len if options.seq_len is None else options.seq_len
@@ -134,7 +164,15 @@ def _problem(options: argparse.Namespace, device: DeviceFacts) -> AttentionProbl
     return AttentionProblem(**{"num_kv_heads": values["num_heads"], **values})
 
 
-def _requests(options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts) -> Plan:
+def _same_problem(options: argparse.Namespace, problem: AttentionProblem) -> AttentionProblem:
+    both = {} if options.seq_len is None else {"seq_len_q": options.seq_len, "seq_len_kv": options.seq_len}
+    for name, value in {**both, **_given(options, AttentionProblem)}.items():
+        if value != getattr(problem, name):
+            raise ValueError(f"{name} = {value} is not possible: the files of --own have {getattr(problem, name)}.")
+    return problem
+
+
+def _requests(options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts, own: OwnInputs | None) -> Plan:
     names, every = _names(options.kernel, device), options.kernel == "all"
     _require_someone_has("fp8", options.fp8, [name for name in names if version(name).has_fp8], names)
     _require_someone_has(
@@ -146,12 +184,16 @@ def _requests(options: argparse.Namespace, problem: AttentionProblem, device: De
     tile_option = next(iter(_given(options, TileConfig)), None)
     _require_probe_of(options)
     probes = _probes(options)
-    _require_someone_has("probes tiles", "tiles" in probes, [name for name in names if version(name).has_trace], names)
+    watched = [name for name in names if version(name).has_trace]
+    _require_someone_has("probes tiles", "tiles" in probes, watched, names)
+    _require_someone_has("probes schedule", "schedule" in probes, watched, names)
+    if "schedule" in probes and device.kind == "interpreter":
+        raise ValueError("--probes schedule is not possible in the interpreter: only a GPU has SMs and a clock to read.")
     _require_someone_has(tile_option, tile_option is not None, [name for name in names if version(name).has_tiles], names)
     requests, left_out = [], []
     for name in names:
         try:
-            requests.append(_request(name, options, problem, device))
+            requests.append(_request(name, options, problem, device, own))
         except Refused as refused:
             if not every:
                 raise
@@ -179,7 +221,7 @@ def _require_probe_of(options: argparse.Namespace) -> None:
 
 def _names(asked: str, device: DeviceFacts) -> tuple[str, ...]:
     if asked == "all":
-        return OUR_VERSIONS + (PEERS if device.kind == "gpu" else ())
+        return ours_on(architecture(device.capability)) + PEERS if device.kind == "gpu" else ours_on(None)
     names = tuple(version(name.strip()).name for name in asked.split(","))
     return tuple(dict.fromkeys(names))
 
@@ -190,10 +232,10 @@ def _require_someone_has(option: str | None, asked: bool | None, having: list[st
         raise ValueError(f"--{option.replace('_', '-')} is not possible with {', '.join(names)}: it has no such choice.")
 
 
-def _request(name: str, options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts) -> RunRequest:
-    precision = Precision(**_given(options, Precision))
-    if not version(name).has_fp8:
-        precision = precision.model_copy(update={"fp8": False})
+def _request(
+    name: str, options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts, own: OwnInputs | None
+) -> RunRequest:
+    precision = precision_for(name, Precision(**_given(options, Precision)))
     compile_for = options.compile_for
     if device.kind == "interpreter" and compile_for is None:
         compile_for = COMPILE_FOR_WITHOUT_GPU
@@ -211,6 +253,8 @@ def _request(name: str, options: argparse.Namespace, problem: AttentionProblem, 
     probes, trace = _probes(options), _trace(options)
     if "tiles" in probes and version(name).has_trace and tiles is not None:
         require_choice(trace, problem, tiles)
+    if "schedule" in probes and version(name).has_trace and tiles is not None:
+        require_possible(problem, tiles)
     return RunRequest(
         kernel=name,
         problem=problem,
@@ -220,6 +264,7 @@ def _request(name: str, options: argparse.Namespace, problem: AttentionProblem, 
         compile_for=compile_for,
         probes=probes,
         seed=options.seed or 0,
-        inputs=options.inputs or "normal",
+        inputs="own" if own is not None else options.inputs or "normal",
+        own=own,
         trace=trace,
     )

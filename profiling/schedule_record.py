@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from kernels.block_order import WHOLE_HEAD, num_query_blocks
 from kernels.problem import AttentionProblem, Frozen, TileConfig
-from profiling.record_types import Array, Limit
+from profiling.record_types import Array
 
 MOST_ENTRIES = 65_536
 MOST_SAMPLES = 1000
-WHOLE_HEAD = -1
-"""The block of an entry that went through all of a head's query blocks (v1's key-outer order)."""
+# Several times what any GPU has, so that a file cannot ask for lanes without end.
+MOST_SMS = 1024
+MOST_PROGRAMS_PER_SM = 64
 
 
 class Schedule(Frozen):
@@ -24,8 +25,8 @@ class Schedule(Frozen):
     whole head (block WHOLE_HEAD). The P entries are sorted by head, then block. sm: %smid. program: its place in the grid.
     start_ns, end_ns: %globaltimer, from the earliest start; it moves in steps of tick_ns, which is their error. head: batch ·
     head. tiles: key tiles that the entry computed. plain_ms, stamped_ms: the kernel as it is timed and the stamped variant,
-    launched in turn in the same minute, samples in order. programs_per_sm: the most that fit on an SM at once by what the
-    compiler says of the stamped variant.
+    launched in turn, pair by pair; the stamps are those of a launch of about median time. programs_per_sm: the most that fit
+    on an SM at once by what the compiler says of the stamped variant.
     """
 
     provenance: Literal["measured"] = "measured"
@@ -39,7 +40,7 @@ class Schedule(Frozen):
     tiles: Array
     plain_ms: Array
     stamped_ms: Array
-    programs_per_sm: Limit
+    programs_per_sm: Annotated[int, Field(ge=1, le=MOST_PROGRAMS_PER_SM)]
 
     @model_validator(mode="after")
     def _whole(self) -> Schedule:
@@ -52,6 +53,8 @@ class Schedule(Frozen):
                 raise ValueError(f"{name} of shape {array.shape} and {array.dtype} is not possible beside {entries:,} entries.")
             if array.numpy().min() < (WHOLE_HEAD if name == "block" else 0):
                 raise ValueError(f"{name} = {array.numpy().min()} is not possible in a schedule.")
+        if self.sm.numpy().max() >= MOST_SMS:
+            raise ValueError(f"sm = {self.sm.numpy().max():,} is not possible in a schedule: it can be 0 to {MOST_SMS - 1:,}.")
         if (self.end_ns.numpy() < self.start_ns.numpy()).any():
             raise ValueError("an entry that ends before it starts is not possible.")
         for name in ("plain_ms", "stamped_ms"):
@@ -61,16 +64,33 @@ class Schedule(Frozen):
                 or not 1e-12 <= samples.numpy().min() <= samples.numpy().max() <= 1e9
             ):
                 raise ValueError(f"{name} of {samples.shape} launches, or of such times, is not possible.")
+        if self.plain_ms.shape != self.stamped_ms.shape:
+            plain, stamped = self.plain_ms.shape[0], self.stamped_ms.shape[0]
+            raise ValueError(f"{plain:,} plain launches are not possible beside {stamped:,} stamped ones: they come in pairs.")
         return self
 
     def fits(self, problem: AttentionProblem, tiles: TileConfig) -> bool:
         """Whether every piece of this problem's work in these tiles is in it once."""
-        heads = np.arange(problem.batch * problem.num_heads)
-        whole = tiles.loop_order == "key"
-        blocks = np.array([WHOLE_HEAD]) if whole else np.arange(math.ceil(problem.seq_len_q / tiles.block_m))
-        if len(heads) * len(blocks) != self.sm.shape[0]:
+        if self.sm.shape[0] != num_entries(problem, tiles):
             return False
+        heads = problem.batch * problem.num_heads
+        blocks = np.arange(num_query_blocks(problem, tiles)) if tiles.loop_order == "query" else np.array([WHOLE_HEAD])
         return bool(
-            (self.head.numpy() == np.repeat(heads, len(blocks))).all()
-            and (self.block.numpy() == np.tile(blocks, len(heads))).all()
+            (self.head.numpy() == np.repeat(np.arange(heads), len(blocks))).all()
+            and (self.block.numpy() == np.tile(blocks, heads)).all()
+        )
+
+
+def num_entries(problem: AttentionProblem, tiles: TileConfig) -> int:
+    """How many entries a launch's schedule has."""
+    return problem.batch * problem.num_heads * (num_query_blocks(problem, tiles) if tiles.loop_order == "query" else 1)
+
+
+def require_possible(problem: AttentionProblem, tiles: TileConfig) -> None:
+    """Raise ValueError, in one sentence, where a launch has more entries than a schedule can hold."""
+    entries = num_entries(problem, tiles)
+    if entries > MOST_ENTRIES:
+        raise ValueError(
+            f"a schedule of {entries:,} pieces of work is not possible: it can have {MOST_ENTRIES:,}; larger tiles, or fewer "
+            "heads or tokens, make fewer."
         )

@@ -21,6 +21,8 @@ from profiling.plausibility import implausible
 from profiling.privacy import personal
 from profiling.run_options import whole
 from profiling.samples_csv import samples_csv
+from profiling.schedule_csv import HEADER as SCHEDULE_HEADER
+from profiling.schedule_csv import schedule_csv
 from profiling.snapshot import MAX_PAGE_BYTES, AnySnapshot, NewerSnapshot, NotASnapshot, file_of, read
 from profiling.store import Listed, Query, StoreProblem
 from profiling.summary import summary
@@ -299,6 +301,12 @@ def _add_export(commands: argparse._SubParsersAction) -> None:
         "axes, and of its launches min, max, mean, quartiles and spread, in seconds. nvbench-compare-legacy reads it whole; "
         "nvbench-compare-robust too, but stays AMBG on a clear gap, for want of the clock of each launch",
     )
+    parser.add_argument(
+        "--schedule",
+        action="store_true",
+        help=f"with a .csv: the stamps instead of the launches, a row a piece of work ({', '.join(SCHEDULE_HEADER)}); head "
+        "counts through the batch, block is -1 where a program did a whole head",
+    )
     parser.add_argument("--force", action="store_true", help="replace the file if it is there")
 
 
@@ -309,6 +317,8 @@ def _export(options: argparse.Namespace) -> int:
     check_file(out, tuple(_CONTENTS))
     if options.nvbench and out.suffix != ".json":
         raise BadInput(f"out = {out} is not possible with --nvbench: its name ends in .json.")
+    if options.schedule and out.suffix != ".csv":
+        raise BadInput(f"out = {out} is not possible with --schedule: its name ends in .csv.")
     if out.exists() and not options.force:
         raise BadInput(f"out = {out} is there already: --force replaces it.")
     with _shelf(options) as shelf:
@@ -316,13 +326,23 @@ def _export(options: argparse.Namespace) -> int:
     tells = personal(snapshot)
     for sentence in tells:
         complain(f"The file tells: {shown(sentence)}")
-    data = _nvbench(snapshot) if options.nvbench else _CONTENTS[out.suffix](snapshot)
+    data = _content(options, snapshot)
     write(out, data)
     if options.json:
         _print_json({"id": snapshot.id, "out": str(out), "bytes": len(data), "tells": list(tells)})
     else:
         print(f"Written: {out} ({bytes_(len(data))}), snapshot {snapshot.id[:_SHORT_ID]}")
     return RIGHT
+
+
+def _content(options: argparse.Namespace, snapshot: AnySnapshot) -> bytes:
+    if options.nvbench:
+        return _nvbench(snapshot)
+    if options.schedule:
+        if all(measurement.schedule is None for measurement in snapshot.measurements):
+            raise BadInput(f"snapshot {snapshot.id[:_SHORT_ID]} has no schedule: run --probes schedule takes one.")
+        return schedule_csv(snapshot).encode()
+    return _CONTENTS[options.out.suffix](snapshot)
 
 
 def _nvbench(snapshot: AnySnapshot) -> bytes:

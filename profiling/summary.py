@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernels.registry import PEERS
 from profiling import words
 from profiling.records import ErrorKind, Measurement
 
@@ -42,3 +43,9 @@ def _outcome(measurement: Measurement) -> str:
     if measurement.accuracy is not None:
         return "correct" if measurement.accuracy.passed else "wrong"
     return "compiled" if measurement.compiled else "not checked"
+
+
+def is_missing_peer(measurement: Measurement) -> bool:
+    """Whether this is a library that is not installed, or cannot do this problem: no failure when all were asked for."""
+    error = measurement.error
+    return measurement.request.kernel in PEERS and error is not None and error.kind == "refused"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kernels.problem import AttentionProblem
-from profiling.records import Accuracy, Latency, Measurement
+from profiling.own_inputs import inputs_of
+from profiling.records import Accuracy, Latency, Measurement, RunRequest
+from profiling.schedule_facts import ScheduleFacts, facts_of, overhead_share, sentences, time_of
 from profiling.terminal import columns, shown
+from profiling.timetable import Timetable
 from profiling.trace_record import TileTrace
-from profiling.words import LEAST_IN_MS, bytes_, error, milliseconds, three_digits
+from profiling.words import LEAST_IN_MS, bytes_, error, milliseconds, percent, signed_percent, three_digits
 
 Cell = tuple[str, str] | None
 """A text and its provenance; None where there is nothing to say."""
@@ -19,8 +22,9 @@ def table(measurements: tuple[Measurement, ...]) -> str:
     first = measurements[0]
     problem, environment = first.request.problem, first.environment
     triton = environment.triton_version or "not installed"
+    drawn = _inputs(first.request) + ([f"seed {first.request.seed}"] if first.request.own is None else [])
     lines = [
-        f"{problem.title} · batch {problem.batch} · {_heads(problem)} · seed {first.request.seed}",
+        " · ".join([problem.title, f"batch {problem.batch}", _heads(problem), *drawn]),
         f"{environment.device.short_name} · torch {environment.torch_version} · Triton {triton}",
         "",
         *columns(
@@ -35,7 +39,7 @@ def line(measurement: Measurement) -> str:
     """One measurement for a paste: the problem, where, the time with its spread, the proof, with what, and every caution."""
     problem, environment = measurement.request.problem, measurement.environment
     parts = [measurement.label, problem.title, *([f"batch {problem.batch}"] if problem.batch > 1 else [])]
-    parts += [_heads(problem), measurement.request.precision.title]
+    parts += [_heads(problem), measurement.request.precision.title, *_inputs(measurement.request)]
     parts += [environment.device.short_name.split(" · ")[0], *_outcome(measurement), f"torch {environment.torch_version}"]
     if environment.triton_version is not None:
         parts.append(f"Triton {environment.triton_version}")
@@ -81,6 +85,11 @@ def _heads(problem: AttentionProblem) -> str:
     return heads if problem.num_heads == problem.num_kv_heads else f"{heads} over {problem.num_kv_heads}"
 
 
+def _inputs(request: RunRequest) -> list[str]:
+    """What the inputs are, where they are not N(0, 1)."""
+    return [] if request.inputs == "normal" else [f"{inputs_of(request)} inputs"]
+
+
 def _short(commit: str) -> str:
     """A commit's first 12 digits, and whether files differed from it."""
     digits, _, rest = commit.partition("-")
@@ -101,6 +110,8 @@ def _notes(measurement: Measurement) -> Iterable[str]:
         yield f"{name}: {measurement.error.sentence}"
         if measurement.error.cure is not None:
             yield f"{name}: {measurement.error.cure.title} works."
+    if measurement.schedule is not None:
+        yield f"{name}: {sentences(_facts(measurement))[0]}"
     if measurement.tiles_trace is not None:
         yield f"{name}: {_trace(measurement.tiles_trace)}"
     for flag in measurement.flags:
@@ -184,6 +195,21 @@ def _compiled(m: Measurement, name: str, unit: str = "") -> Cell:
     return (f"{getattr(m.compiled[-1], name):,}{unit}", f"compiled for sm_{m.compiled[-1].capability}") if m.compiled else None
 
 
+def _facts(m: Measurement) -> ScheduleFacts:
+    table = Timetable.of(m.schedule, m.environment.device.sm_count or 1)
+    return facts_of(table, m.schedule.programs_per_sm)
+
+
+def _schedule(m: Measurement, of: Callable[[ScheduleFacts], str]) -> Cell:
+    return (of(_facts(m)), "measured, one stamped launch") if m.schedule else None
+
+
+def _stamping(m: Measurement) -> Cell:
+    if m.schedule is None:
+        return None
+    return signed_percent(overhead_share(m.schedule)), "measured, stamped against plain launches"
+
+
 _ROWS: tuple[tuple[str, Callable[[Measurement], Cell]], ...] = (
     ("precision", lambda m: (m.request.precision.title, "")),
     ("tile", _tiles),
@@ -202,6 +228,14 @@ _ROWS: tuple[tuple[str, Callable[[Measurement], Cell]], ...] = (
     ("torch reserved", lambda m: _memory(m, "torch_peak_reserved_bytes")),
     ("NVML peak", lambda m: _memory(m, "nvml_used_peak_bytes")),
     ("S and P written", lambda m: _memory(m, "scores_bytes")),
+    ("SMs used", lambda m: _schedule(m, lambda facts: f"{facts.sms_used} of {facts.sm_count}")),
+    ("waves", lambda m: _schedule(m, lambda facts: three_digits(facts.waves))),
+    ("SMs busy", lambda m: _schedule(m, lambda facts: percent(facts.busy_share))),
+    ("first start to last end", lambda m: _schedule(m, lambda facts: time_of(facts.span_ns))),
+    ("with perfect balance", lambda m: _schedule(m, lambda facts: time_of(facts.balanced_ns))),
+    ("tail", lambda m: _schedule(m, lambda facts: time_of(facts.tail_ns))),
+    ("longest program", lambda m: _schedule(m, lambda facts: time_of(facts.longest_ns))),
+    ("stamping costs", _stamping),
     ("registers", lambda m: _compiled(m, "registers_per_thread")),
     ("spills", lambda m: _compiled(m, "spill_bytes", " bytes")),
     ("shared memory", lambda m: _compiled(m, "shared_memory_bytes", " bytes")),

@@ -13,10 +13,11 @@ import numpy as np
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import version
+from profiling.fp8_errors import Scales, fp8_errors, tile_scores
 from profiling.record_types import Array, Frames, Provenance
 from profiling.records import RunRequest
 from profiling.replay import Arithmetic, Block, Stored, prove
-from profiling.trace_record import TileTrace, TraceChoice
+from profiling.trace_record import Fp8Errors, TileTrace, TraceChoice
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,7 @@ RECORD_BYTES = 2_200_000
 MAP_BYTES = 500_000
 _LARGEST_FLOAT16 = 65504.0
 _HIDDEN = 255
+_ERRORS_A_ROW, _COUNTS_A_TILE = 4, 3  # of profiling.trace_record.Fp8Errors
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ def plan(request: RunRequest, tiles: TileConfig) -> TracePlan:
     with_map = map_bytes <= MAP_BYTES
     map_bytes = map_bytes if with_map else 0
     frame_bytes = 4 * tiles.block_m * (tiles.block_n + 3 + problem.padded_head_dim)
-    fit = {size: min(MOST_TILES, (RECORD_BYTES - map_bytes) // _tile_bytes(problem, precision, tiles, size)) for size in (2, 1)}
+    budget = RECORD_BYTES - map_bytes - _own_bytes(request)
+    fit = {size: min(MOST_TILES, budget // _tile_bytes(problem, precision, tiles, size)) for size in (2, 1)}
     every_nth = {size: max(1, math.ceil(visited / max(1, count))) for size, count in fit.items()}
     element_bytes = 1 if every_nth[1] < every_nth[2] else 2
     every = every_nth[element_bytes]
@@ -98,6 +101,12 @@ def visited_tiles(kernel: str, problem: AttentionProblem, tiles: TileConfig, que
     return _blocks(end, tiles.block_n)
 
 
+def _own_bytes(request: RunRequest) -> int:
+    """What a user's own Q, K and V take in the record, beside the trace."""
+    own = request.own
+    return 0 if own is None else 4 * sum(math.prod(array.shape) for array in (own.q, own.k, own.v))
+
+
 def _blocks(length: int, block: int) -> int:
     return -(-length // block)
 
@@ -105,7 +114,8 @@ def _blocks(length: int, block: int) -> int:
 def _tile_bytes(problem: AttentionProblem, precision: Precision, tiles: TileConfig, element_bytes: int) -> int:
     score_arrays = 2 if precision.fp8 else 1
     elements = tiles.block_m * (score_arrays * tiles.block_n + problem.head_dim)
-    return element_bytes * elements + 4 * 3 * tiles.block_m + 4 + (4 * tiles.block_n if precision.fp8 else 0)
+    fp8_bytes = 4 * (tiles.block_n + _ERRORS_A_ROW * tiles.block_m + _COUNTS_A_TILE) if precision.fp8 else 0
+    return element_bytes * elements + 4 * 3 * tiles.block_m + 4 + fp8_bytes
 
 
 # The launch and the record
@@ -185,7 +195,7 @@ def _record(
         rises=None if rises is None else rises[planned.query_block], output=output,
     )  # fmt: skip
     arithmetic = Arithmetic.of(request.kernel, request.precision, provenance)
-    fp8 = _Fp8.of(subject, buffers, key_blocks) if request.precision.fp8 else None
+    fp8 = _Fp8.of(subject, buffers, block, arithmetic, stored, planned.visited) if request.precision.fp8 else None
     limit = _largest(scores) if fp8 is None else max(_largest(scores), _largest(fp8.exact_scores))
     missing = {}
     if rises is None:
@@ -206,6 +216,7 @@ def _record(
         exact_scores=None if fp8 is None else _coded(fp8.exact_scores, limit, planned),
         q_scale=None if fp8 is None else Array.of(fp8.q_scale, "<f4"),
         k_scale=None if fp8 is None else Array.of(fp8.k_scale, "<f4"),
+        fp8_errors=None if fp8 is None else fp8.errors,
         missing=missing,
     )  # fmt: skip
 
@@ -233,16 +244,12 @@ def _block(buffers: TraceBuffers, operands: Operands) -> Block:
         return Block(
             buffers.problem, buffers.rows.start, q, lambda first, end: (_float64(k[first:end]), _float64(v[first:end]))
         )
-    q = q * _float64(operands.q_scale[buffers.batch_index, buffers.head, buffers.rows])[:, None]
-    k_scale = operands.k_scale[buffers.batch_index, buffers.kv_head].cpu()
-    v_scale = _float64(operands.v_scale[buffers.batch_index, buffers.kv_head])
-    stored_row = _stored_rows(k.shape[0])
+    scales, stored_row = _scales(operands, buffers), _stored_rows(k.shape[0])
 
     def keys(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = stored_row[first:end]
-        return _float64(k[rows]) * _float64(k_scale[rows])[:, None], _float64(v[:, first:end]).T * v_scale[None, :]
+        return _float64(k[stored_row[first:end]]) * scales.k[first:end, None], _float64(v[:, first:end]).T * scales.v
 
-    return Block(buffers.problem, buffers.rows.start, q, keys)
+    return Block(buffers.problem, buffers.rows.start, q * scales.q[:, None], keys)
 
 
 def _float64(tensor: torch.Tensor) -> np.ndarray:
@@ -261,34 +268,47 @@ def _stored_rows(stored_len: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Fp8:
-    """What is shown beside quantised scores: the exact ones, as the unquantised inputs give them, and the scales."""
+    """What is shown beside quantised scores: the exact ones, as the unquantised inputs give them, the scales, the cost."""
 
     exact_scores: np.ndarray
     q_scale: np.ndarray
     k_scale: np.ndarray
+    errors: Fp8Errors
 
     @staticmethod
-    def of(subject: Subject, buffers: TraceBuffers, key_blocks: np.ndarray) -> _Fp8:
-        problem, tiles, operands = buffers.problem, buffers.tiles, subject.operands
-        batch, head, rows = buffers.batch_index, buffers.head, buffers.rows
-        q = _float64(subject.inputs[0][batch, head, rows])
-        k = subject.inputs[1][batch, buffers.kv_head].cpu()
-        # Smoothing K moves all scores of a row by a constant. Both sides are shown without K's mean.
-        shift = np.zeros(q.shape[0]) if operands.lse_shift is None else _float64(operands.lse_shift[batch, head, rows])
-        scales = operands.k_scale[batch, buffers.kv_head].cpu()[_stored_rows(operands.k.shape[2])]
-        exact = np.full((key_blocks.size, tiles.block_m, tiles.block_n), -np.inf)
-        k_scale = np.zeros((key_blocks.size, tiles.block_n), np.float32)
-        for slot, key_block in enumerate(key_blocks):
-            keys = np.arange(key_block * tiles.block_n, min((key_block + 1) * tiles.block_n, problem.seq_len_kv))
-            scores = q @ _float64(k[keys[0] : keys[-1] + 1]).T * problem.sm_scale - shift[:, None]
-            if problem.causal:
-                last_seen = rows.start + np.arange(q.shape[0]) + problem.seq_len_kv - problem.seq_len_q
-                scores = np.where(keys[None, :] > last_seen[:, None], -np.inf, scores)
-            exact[slot, : q.shape[0], : keys.size] = scores
-            k_scale[slot, : keys.size] = scales[keys[0] : keys[-1] + 1].numpy()
-        q_scale = np.zeros(tiles.block_m, np.float32)
-        q_scale[: q.shape[0]] = operands.q_scale[batch, head, rows].cpu().numpy()
-        return _Fp8(exact, q_scale, k_scale)
+    def of(
+        subject: Subject, buffers: TraceBuffers, rounded: Block, arithmetic: Arithmetic, stored: Stored, visited: int
+    ) -> _Fp8:
+        problem, tiles = buffers.problem, buffers.tiles
+        inputs, scales = _inputs(subject, buffers), _scales(subject.operands, buffers)
+        rows = inputs.q.shape[0]
+        exact = np.full((stored.key_blocks.size, tiles.block_m, tiles.block_n), -np.inf)
+        k_scale, q_scale = np.zeros((stored.key_blocks.size, tiles.block_n), np.float32), np.zeros(tiles.block_m, np.float32)
+        q_scale[:rows] = scales.q
+        for slot, key_block in enumerate(stored.key_blocks):
+            first, end = key_block * tiles.block_n, min((key_block + 1) * tiles.block_n, problem.seq_len_kv)
+            exact[slot, :rows, : end - first] = tile_scores(inputs, first, inputs.keys(first, end)[0])
+            k_scale[slot, : end - first] = scales.k[first:end]
+        return _Fp8(exact, q_scale, k_scale, fp8_errors(inputs, rounded, scales, arithmetic, stored, tiles.block_m, visited))
+
+
+def _inputs(subject: Subject, buffers: TraceBuffers) -> Block:
+    """The chosen block before it was quantised, K's mean off where the operands' is: the softmax does not notice."""
+    q = _float64(subject.inputs[0][buffers.batch_index, buffers.head, buffers.rows])
+    k, v = (tensor[buffers.batch_index, buffers.kv_head].cpu() for tensor in subject.inputs[1:])
+    mean = 0.0 if subject.operands.lse_shift is None else k.double().mean(0).numpy()
+    return Block(
+        buffers.problem, buffers.rows.start, q, lambda first, end: (_float64(k[first:end]) - mean, _float64(v[first:end]))
+    )
+
+
+def _scales(operands: Operands, buffers: TraceBuffers) -> Scales:
+    k_scale = operands.k_scale[buffers.batch_index, buffers.kv_head].cpu()[_stored_rows(operands.k.shape[2])]
+    return Scales(
+        q=_float64(operands.q_scale[buffers.batch_index, buffers.head, buffers.rows]),
+        k=_float64(k_scale[: buffers.problem.seq_len_kv]),
+        v=_float64(operands.v_scale[buffers.batch_index, buffers.kv_head]),
+    )
 
 
 # Reading a record

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from profiling.schedule_record import Schedule
+from profiling.schedule_record import MOST_SMS, Schedule
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,12 @@ class Timetable:
 
     @staticmethod
     def of(schedule: Schedule, sm_count: int) -> Timetable:
-        """What a kernel stamped on a device of sm_count SMs (more, where an SM of a higher number was seen)."""
+        """What was stamped on a device of sm_count SMs, MOST_SMS at most; more where an SM of a higher number was seen."""
         sm, program, head, block, tiles, start_ns, end_ns = (
             getattr(schedule, name).numpy() for name in ("sm", "program", "head", "block", "tiles", "start_ns", "end_ns")
         )
         return Timetable(
-            "measured", max(sm_count, int(sm.max()) + 1), schedule.tick_ns, sm, program,
+            "measured", max(min(sm_count, MOST_SMS), int(sm.max()) + 1), schedule.tick_ns, sm, program,
             start_ns.astype(np.float64), end_ns.astype(np.float64), head, block, tiles,
         )  # fmt: skip
 
@@ -49,3 +50,47 @@ class Timetable:
     def duration_ns(self) -> np.ndarray:
         """(P,) how long each entry took."""
         return self.end_ns - self.start_ns
+
+    @cached_property
+    def stays(self) -> Stays:
+        """The programs; one that a file has on two SMs counts on both."""
+        keys, of = np.unique(self.sm.astype(np.int64) << 32 | self.program, return_inverse=True)
+        start_ns, end_ns = np.full(keys.size, np.inf), np.full(keys.size, -np.inf)
+        np.minimum.at(start_ns, of, self.start_ns)
+        np.maximum.at(end_ns, of, self.end_ns)
+        return Stays(keys >> 32, keys & 0xFFFFFFFF, start_ns, end_ns)
+
+
+@dataclass(frozen=True)
+class Stays:
+    """When each program was on its SM: (n,) arrays, sorted by SM. A persistent one stays from its first entry to its last."""
+
+    sm: np.ndarray
+    program: np.ndarray
+    start_ns: np.ndarray
+    end_ns: np.ndarray
+
+    @cached_property
+    def levels(self) -> Levels:
+        """How many programs each SM held, from moment to moment."""
+        sm = np.concatenate([self.sm, self.sm])
+        at_ns = np.concatenate([self.end_ns, self.start_ns])
+        step = np.repeat([-1, 1], self.sm.size)
+        # Where one ends at the very tick at which the next starts, they were not there together.
+        order = np.lexsort((step, at_ns, sm))
+        return Levels(sm[order], at_ns[order], np.cumsum(step[order]))
+
+
+@dataclass(frozen=True)
+class Levels:
+    """SM sm held `programs` programs from at_ns to the next moment of the same SM; (m,) arrays, by SM, then time."""
+
+    sm: np.ndarray
+    at_ns: np.ndarray
+    programs: np.ndarray
+
+    @property
+    def for_ns(self) -> np.ndarray:
+        """(m,) how long each held; 0 after an SM's last moment."""
+        same = self.sm[1:] == self.sm[:-1]
+        return np.append(np.where(same, np.diff(self.at_ns), 0.0), 0.0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from kernels.problem import AttentionProblem, Frozen, TileConfig
 from profiling.record_types import Array, Count, Error, Frames, Limit, Missing, Text
@@ -42,6 +42,92 @@ class Replay(Frozen):
     passed: bool
 
 
+class LimitCount(Frozen):
+    """How many of a tensor's e4m3 values stand at ±448, the format's end, and how many of those were clipped.
+
+    clipped: larger than 464 before they were rounded, so that more than rounding was lost. by_tile (T,): at_limit by stored
+    tile, with those left out before it; None for Q, which every tile reads.
+    """
+
+    values: Count
+    at_limit: Count
+    clipped: Count
+    by_tile: Array | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> LimitCount:
+        if not self.clipped <= self.at_limit <= self.values:
+            raise ValueError(f"{self.clipped} clipped of {self.at_limit} at the limit of {self.values} is not possible.")
+        if self.by_tile is None:
+            return self
+        self.by_tile.series("by_tile")
+        counts = self.by_tile.numpy()
+        if self.by_tile.dtype != "<i4" or counts.min(initial=0) < 0 or int(counts.sum(dtype=np.int64)) != self.at_limit:
+            raise ValueError("the values at the limit by tile are whole numbers of 32 bits that add up to all of them.")
+        return self
+
+
+class ErrorPart(Frozen):
+    """A part of the error of O, beside the exact O: error is ‖part‖ / ‖O‖ over the block.
+
+    share: ⟨part, whole error⟩ / ‖whole error‖², so that the shares of all parts add up to 1. by_tile (T, BLOCK_M): what each
+    stored tile, with those left out before it, puts of it into a row: its root mean square over head_dim, divided by that of
+    the block's O.
+    """
+
+    error: Error
+    share: Annotated[float, Field(ge=-1e30, le=1e30)]
+    by_tile: Array
+
+    @model_validator(mode="after")
+    def _whole(self) -> ErrorPart:
+        if len(self.by_tile.shape) != 2 or self.by_tile.dtype != "<f4" or self.by_tile.numpy().min(initial=0.0) < 0:
+            raise ValueError("an error by tile and row has two dimensions and is 0 or more, in float32.")
+        return self
+
+
+class Fp8Errors(Frozen):
+    """What FP8 costs a query block: the error of its O against float64 of the unrounded inputs, taken apart.
+
+    whole = qk + pv + accumulation, element by element. qk: from quantising Q and K; pv: from quantising P and V;
+    accumulation: what the kernel's arithmetic adds to exact sums of the same rounded operands. output_error: what rounding O
+    to the output's format adds after that, ‖difference‖ / ‖O‖. q, k, v, p: of this block's rows, and of the keys they see.
+    """
+
+    whole: ErrorPart
+    qk: ErrorPart
+    pv: ErrorPart
+    accumulation: ErrorPart
+    output_error: Error
+    q: LimitCount
+    k: LimitCount
+    v: LimitCount
+    p: LimitCount
+
+    @property
+    def parts(self) -> tuple[ErrorPart, ErrorPart, ErrorPart]:
+        """Those that add up to the whole."""
+        return self.qk, self.pv, self.accumulation
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Fp8Errors:
+        shares = [part.share for part in self.parts]
+        if not abs(math.fsum(shares) - self.whole.share) <= 1e-6 * (1.0 + sum(map(abs, shares))):
+            raise ValueError(f"shares of {shares} do not add up to {self.whole.share}.")
+        if {part.by_tile.shape for part in self.parts} != {self.whole.by_tile.shape}:
+            raise ValueError("the parts of an error have the shape of the whole.")
+        return self
+
+    def fits(self, stored: int, rows: int) -> bool:
+        """Whether it can be of so many stored tiles of BLOCK_M rows."""
+        counts = [count.by_tile for count in (self.k, self.v, self.p)]
+        return (
+            self.whole.by_tile.shape == (stored, rows)
+            and self.q.by_tile is None
+            and all(count is not None and count.shape == (stored,) for count in counts)
+        )
+
+
 _IN_FRAMES = ("<f2", "|u1")
 _KINDS = {"scores": _IN_FRAMES, "acc": _IN_FRAMES, "exact_scores": _IN_FRAMES}
 
@@ -58,7 +144,8 @@ class TileTrace(Frozen):
     version holds it after the tile, normalised or not; float16 or bytes likewise with acc_limit.
     rescaled_rows (query blocks, key blocks) of the traced head: rows whose maximum rose at that tile, the first from -inf
     included, -1 where the kernel never went; (0, 0) where it would be too large. With FP8: exact_scores like scores, from
-    the inputs before they were quantised, K's mean off where the kernel's is; q_scale (BLOCK_M,), k_scale (T, BLOCK_N).
+    the inputs before they were quantised, K's mean off where the kernel's is; q_scale (BLOCK_M,), k_scale (T, BLOCK_N);
+    fp8_errors: what that rounding costs O, None where it was not taken.
     """
 
     provenance: Literal["measured", "interpreted"]
@@ -81,6 +168,7 @@ class TileTrace(Frozen):
     exact_scores: Frames | None = None
     q_scale: Array | None = None
     k_scale: Array | None = None
+    fp8_errors: Fp8Errors | None = None
     missing: Missing = {}
 
     @model_validator(mode="after")
@@ -100,6 +188,8 @@ class TileTrace(Frozen):
                 raise ValueError(f"{name} of shape {array.shape} and {array.dtype} is not possible in this trace.")
         if not all(np.isfinite(array.numpy()).all() for array in (self.l, self.alpha, self.acc)):
             raise ValueError("a trace's l, alpha and acc are finite: only S and m can be -inf.")
+        if self.fp8_errors is not None and not self.fp8_errors.fits(stored, rows):
+            raise ValueError(f"what FP8 costs is not of this trace's {stored} tiles of {rows} rows.")
         if self.key_blocks.dtype != "<i4" or self.rescaled_rows.dtype != "<i4":
             raise ValueError("a trace's key_blocks and rescaled_rows are whole numbers of 32 bits.")
         return self

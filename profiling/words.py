@@ -73,6 +73,19 @@ def ratio(value: float) -> str:
     return f"{value:.3f}×" if 0.9 < value < 1.1 else times(value)
 
 
+def percent(share: float) -> str:
+    """A share in as many digits as it deserves, a real minus: '98.6 %', '5.93 %', '0.1 %', '−1.8 %'."""
+    value = 100 * abs(share)
+    digits = f"{value:.1f}" if value < 1 or 99.95 <= value < 100.05 else three_digits(value)
+    return f"{_MINUS if share < 0 and digits != '0.0' else ''}{digits} %"
+
+
+def signed_percent(share: float) -> str:
+    """A change, its sign always told: '+3.2 %', '−0.7 %', '0.0 %'."""
+    found = percent(share)
+    return f"+{found}" if share > 0 and found != "0.0 %" else found
+
+
 def tokens(count: int) -> str:
     """A length on an axis: '1k', '16k', '3,000'."""
     return f"{count // 1024:,}k" if count >= 1024 and count % 1024 == 0 else f"{count:,}"

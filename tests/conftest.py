@@ -43,4 +43,4 @@ def interpreted() -> Iterator[Callable[..., Accuracy]]:
 
     yield run
     child.stdin.close()
-    child.wait(10)
+    child.wait(60)

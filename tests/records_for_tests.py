@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
+import math
+
 import numpy as np
 
+from kernels.block_order import WHOLE_HEAD
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import VERSIONS
+from profiling.record_types import Array
 from profiling.records import (
     INTERPRETER,
     Accuracy,
-    Array,
     CompileReport,
     DeviceFacts,
     Environment,
@@ -22,6 +26,7 @@ from profiling.records import (
     RunRequest,
     Timeline,
 )
+from profiling.schedule_record import Schedule
 from profiling.snapshot import Snapshot
 
 TINY = AttentionProblem(batch=1, num_heads=2, num_kv_heads=2, seq_len_q=256, seq_len_kv=256, head_dim=64, causal=True)
@@ -165,6 +170,56 @@ def report(capability: int = 90, spill_bytes: int = 0) -> CompileReport:
         max_warps_per_sm=64,
         limited_by="shared memory",
         counts={"HGMMA": 64},
+    )
+
+
+def schedule_of(
+    problem: AttentionProblem = LONG,
+    tiles: TileConfig = TILES,
+    *,
+    sm_count: int = 132,
+    programs_per_sm: int = 1,
+    heaviest: bool | None = None,
+    overhead_share: float = 0.004,
+) -> Schedule:
+    """Stamps like an H200's: a program takes 3.4 µs and 2.06 µs a tile, the next one starts 0.2 µs after it.
+
+    heaviest None: heaviest first when causal. With tiles.loop_order = 'key' a program a head; with tiles.num_programs as many
+    programs, each of which takes block after block.
+    """
+    rng = np.random.default_rng(11)
+    heads, whole = problem.batch * problem.num_heads, tiles.loop_order == "key"
+    blocks = np.array([WHOLE_HEAD]) if whole else np.arange(math.ceil(problem.seq_len_q / tiles.block_m))
+    head, block = np.repeat(np.arange(heads), len(blocks)), np.tile(blocks, heads)
+    key_blocks = math.ceil(problem.seq_len_kv / tiles.block_n)
+    if whole:
+        visited = np.full(heads, key_blocks * math.ceil(problem.seq_len_q / tiles.block_m))
+    elif problem.causal:
+        seen = np.minimum((block + 1) * tiles.block_m, problem.seq_len_q) + problem.seq_len_kv - problem.seq_len_q
+        visited = np.clip(-(-seen // tiles.block_n), 0, key_blocks)
+    else:
+        visited = np.full(len(head), key_blocks)
+    duration = (3400 + 2060 * programs_per_sm * visited) * (1 + 0.01 * rng.standard_normal(len(head)))
+    first = problem.causal if heaviest is None else heaviest
+    order = np.lexsort((head, -block)) if first else np.arange(len(head))
+    programs = tiles.num_programs or len(order)
+    sm, program, start, end = (np.zeros(len(head), np.int64) for _ in range(4))
+    slots = [(0.0, slot) for slot in range(sm_count * programs_per_sm)]
+    for number in range(programs):
+        now, slot = heapq.heappop(slots)
+        for entry in order[number::programs]:
+            sm[entry], program[entry], start[entry] = slot % sm_count, number, now // 32 * 32
+            now += duration[entry]
+            end[entry] = now // 32 * 32
+        heapq.heappush(slots, (now + 200, slot))
+    plain_ms = float(end.max()) / 1e6 * (1.01 + 0.002 * rng.standard_normal(20))
+    entries = {"sm": sm, "program": program, "start_ns": start, "end_ns": end, "head": head, "block": block, "tiles": visited}
+    return Schedule(
+        tick_ns=32,
+        **{name: Array.of(values, "<i4") for name, values in entries.items()},
+        plain_ms=Array.of(plain_ms),
+        stamped_ms=Array.of(plain_ms * (1 + overhead_share)),
+        programs_per_sm=programs_per_sm,
     )
 
 

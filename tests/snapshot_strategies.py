@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from kernels.problem import BLOCK_SIZES, HEAD_DIMS, NUM_STAGES, NUM_WARPS, AttentionProblem, Precision, TileConfig
+from kernels.block_order import WHOLE_HEAD
+from kernels.problem import BLOCK_ORDERS, BLOCK_SIZES, HEAD_DIMS, NUM_STAGES, NUM_WARPS, AttentionProblem, Precision, TileConfig
 from kernels.registry import VERSIONS
 from profiling.record_types import Array
 from profiling.records import (
     INTERPRETER,
+    MAX_OWN_NUMBERS,
     Accuracy,
     CompileReport,
     DeviceFacts,
@@ -21,10 +24,12 @@ from profiling.records import (
     Latency,
     Measurement,
     Memory,
+    OwnInputs,
     PhaseSpan,
     RunRequest,
     Timeline,
 )
+from profiling.schedule_record import Schedule, num_entries
 from profiling.snapshot import Snapshot
 from tests.traces_for_tests import traced
 
@@ -49,6 +54,7 @@ TRACES = [
     traced("v2", _WATCHED, 16),
     traced("v3", _WATCHED, 16, fp8=True, as_bytes=True, every=2, whole_map=False),
 ]
+_MOST_STAMPED = 600
 _small_errors = st.sampled_from([0.0, -0.0, 5e-324, 1e-300, 1e-3, 0.1 + 0.2, 1 / 3, 1.0, 1e22, 1.7976931348623157e308])
 moments = st.builds(
     "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{}".format,
@@ -72,9 +78,10 @@ tiles = st.builds(
     TileConfig,
     block_m=st.sampled_from(BLOCK_SIZES), block_n=st.sampled_from(BLOCK_SIZES), num_warps=st.sampled_from(NUM_WARPS),
     num_stages=st.sampled_from(NUM_STAGES), loop_order=st.sampled_from(["query", "key"]),
+    block_order=st.sampled_from(BLOCK_ORDERS), num_programs=st.sampled_from([None, None, 1, 132]),
 )  # fmt: skip
 precisions = st.builds(
-    Precision, dtype=st.sampled_from(["bf16", "fp16"]), fp8=st.booleans(), fp8_scale=st.sampled_from(["token", "block"])
+    Precision, dtype=st.sampled_from(["bf16", "fp16"]), fp8=st.booleans(), fp8_scale=st.sampled_from(["token", "block", "head"])
 )
 missing = st.dictionaries(st.sampled_from(["driver_version", "cuda_version", "nvml", "t_s"]), texts, max_size=2)
 
@@ -221,6 +228,39 @@ errors = st.builds(
 )  # fmt: skip
 
 
+def _stamped(problem: AttentionProblem, chosen: TileConfig, seed: int) -> Schedule | None:
+    """Stamps without any order: programs on any SM at any time, some of no length; None where there would be many."""
+    entries = num_entries(problem, chosen)
+    if entries > _MOST_STAMPED:
+        return None
+    rng = np.random.default_rng(seed)
+    whole = chosen.loop_order == "key"
+    blocks = entries // (problem.batch * problem.num_heads)
+    start = rng.integers(0, 1000, entries)
+    columns = {
+        "sm": rng.integers(0, 200, entries), "program": rng.integers(0, entries, entries), "start_ns": start,
+        "end_ns": start + rng.integers(0, 50, entries), "head": np.arange(entries) // blocks,
+        "block": np.full(entries, WHOLE_HEAD) if whole else np.arange(entries) % blocks, "tiles": rng.integers(0, 9, entries),
+    }  # fmt: skip
+    return Schedule(
+        tick_ns=int(rng.choice([1, 32, 1_000_000])), programs_per_sm=int(rng.integers(1, 4)),
+        plain_ms=Array.of(1e-12 + rng.random(3)), stamped_ms=Array.of(1e9 * (1 - rng.random(3) / 2)),
+        **{name: Array.of(values, "<i4") for name, values in columns.items()},
+    )  # fmt: skip
+
+
+def _own(problem: AttentionProblem, seed: int) -> OwnInputs | None:
+    """Somebody's Q, K and V, where the problem is as small as these must be."""
+    query = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
+    key = (problem.batch, problem.num_kv_heads, problem.seq_len_kv, problem.head_dim)
+    if max(math.prod(query), math.prod(key)) > MAX_OWN_NUMBERS:
+        return None
+    rng = np.random.default_rng(seed)
+    return OwnInputs(
+        **{name: Array.of(rng.normal(size=shape), "<f4") for name, shape in zip("qkv", (query, key, key), strict=True)}
+    )
+
+
 @st.composite
 def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionProblem) -> Measurement:
     """A result with any part of it missing, or an error."""
@@ -231,6 +271,8 @@ def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionPr
     watched = draw(st.sampled_from(TRACES)) if chance & 1024 else None
     if watched is not None:
         problem, chosen = watched.request.problem, watched.tiles
+    own = _own(problem, chance) if chance & 2048 else None
+    stamped = draw(st.booleans()) and checked and passed and not interpreted
     return Measurement(
         request=RunRequest(
             kernel=draw(st.sampled_from([*VERSIONS, "v4 <b>"])),
@@ -239,7 +281,8 @@ def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionPr
             tiles=_maybe(chance, 3, chosen),
             device=environment.device.id,
             compile_for=_maybe(chance, 4, 90),
-            inputs=draw(st.sampled_from(["normal", "ramp"])),
+            inputs="own" if own is not None else draw(st.sampled_from(["normal", "ramp"])),
+            own=own,
             seed=draw(st.sampled_from([0, 1, -(2**63), 2**63 - 1])),
         ),
         tiles=chosen,
@@ -254,6 +297,7 @@ def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionPr
         timeline=None if interpreted or chance & 256 else draw(timelines()),
         compiled=tuple(draw(st.lists(reports, max_size=2))),
         tiles_trace=watched.tiles_trace if watched is not None else None,
+        schedule=_stamped(problem, chosen, chance) if stamped and chosen is not None else None,
         flags=tuple(draw(st.lists(flags, max_size=3))),
         error=draw(errors) if chance & 512 else None,
     )

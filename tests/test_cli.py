@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.registry import OUR_VERSIONS, VERSIONS
+from kernels.registry import VERSIONS, ours_on
 from profiling import cli, doctor
 from profiling.cli import _parser, is_missing_peer, main
 from profiling.privacy import without_personal
@@ -29,6 +29,7 @@ from profiling.text_report import table
 from tests import records_for_tests as made_up
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMANDS = "run, bench, list, compare, export, import, store, doctor"
 INTERPRETER = DeviceFacts(id="interpreter", kind="interpreter", name="Interpreter (CPU)")
 H200 = DeviceFacts(id="GPU-487a", kind="gpu", name="NVIDIA H200", capability=90)
 A100 = DeviceFacts(id="GPU-1234", kind="gpu", name="NVIDIA A100", capability=80)
@@ -130,7 +131,7 @@ def test_a_single_tile_option_changes_only_itself():
 
 def test_all_is_every_version_and_on_a_gpu_the_peers():
     names = [request.kernel for request in planned("--kernel all").requests]
-    assert names == list(OUR_VERSIONS)
+    assert names == list(ours_on(None))
     assert [request.kernel for request in planned("--kernel all", H200).requests] == list(VERSIONS)
 
 
@@ -180,8 +181,8 @@ def test_what_is_not_possible_is_one_sentence(line, sentence):
         (["run", "--kernel", "v2", "--batch", "two"], "Argument --batch: 'two' is not a whole number.\n"),
         (["run", "--kernel", "v2", "--sequence", "4"], "Unrecognized arguments: --sequence 4.\n"),
         (["run"], "The following arguments are required: --kernel.\n"),
-        (["walk"], "command = walk is not known: it can be run, list, compare, export, import, store, doctor.\n"),
-        (["--kernel", "v2"], "command = --kernel is not known: it can be run, list, compare, export, import, store, doctor.\n"),
+        (["walk"], f"command = walk is not known: it can be {COMMANDS}.\n"),
+        (["--kernel", "v2"], f"command = --kernel is not known: it can be {COMMANDS}.\n"),
         (["run", "--kernel", "v2", "--out", "x.txt"], "out = x.txt is not possible: its name ends in .json or .gz.\n"),
         (["run", "--kernel", "v2", "--title", "x"], "--title is for a snapshot: give --save or --out FILE too.\n"),
         (["run", "--kernel", "v2", "--host-name"], "--host-name is for a snapshot: give --save or --out FILE too.\n"),
@@ -204,7 +205,7 @@ def test_no_arguments_at_all_is_help(capsys):
     assert exit_code() == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    for command in ("run", "list", "compare", "export", "import", "store", "doctor"):
+    for command in COMMANDS.split(", "):
         assert f"    {command} " in printed.err
 
 

@@ -35,8 +35,12 @@ def test_versions_without_tiles_have_no_default():
 @pytest.mark.parametrize(
     ("name", "problem", "precision", "tiles", "capability", "sentence"),
     [
-        ("v2", PROBLEM, FP8, TILES, 90, "FP8 is not possible with v2: only v3 has it."),
-        ("fa3", PROBLEM, FP8, None, 90, "FP8 is not possible with fa3: only v3 has it."),
+        ("v2", PROBLEM, FP8, TILES, 90, "FP8 is not possible with v2: only v3"),
+        ("flex", PROBLEM, FP8, None, 90, "FP8 is not possible with flex: only v3"),
+        (
+            "v3", PROBLEM, Precision(fp8=True, fp8_scale="head"), TILES, 90,
+            "fp8_scale = head is not possible with v3: it can be token or block; FA3 has a scale a head.",
+        ),
         ("v3", PROBLEM, FP8, TILES, 86, "FP8 is not possible on sm_86 (Ampere): its matrix units take e4m3 from sm_89"),
         ("v3", PROBLEM.model_copy(update={"head_dim": 16}), FP8, TILES, 90, "head_dim = 16 is not possible with FP8"),
         ("v3", PROBLEM, FP8, TILES.model_copy(update={"block_n": 16}), 90, "BLOCK_N = 16 is not possible with FP8"),

@@ -15,7 +15,7 @@ from profiling.bench import draw_inputs
 from profiling.case import Case
 from profiling.records import InputKind, Job, RunRequest
 
-KINDS = get_args(InputKind)
+KINDS = tuple(kind for kind in get_args(InputKind) if kind != "own")
 PROBLEM = AttentionProblem(num_heads=4, num_kv_heads=2, seq_len_q=200, seq_len_kv=320, head_dim=64, causal=True)
 TILE = 64
 

@@ -20,11 +20,11 @@ from profiling.case import Case
 from profiling.records import RunRequest
 from profiling.tile_trace import Subject, output_rows, take
 
-Fault = Literal["alpha", "swapped tiles", "acc", "rises"]
+Fault = Literal["alpha", "swapped tiles", "acc", "rises", "k scale"]
 
 
 class Question(Frozen):
-    """One traced run; request names its tiles. fault: what is falsified between the launch and its replay.
+    """One traced run; request names its tiles. fault: what is falsified between the launch and its replay; k scale, before.
 
     most_tiles: how many the trace may store, fewer than it usually may.
     """
@@ -66,6 +66,8 @@ def answer(question: Question) -> dict:
     inputs = draw_inputs(case, torch.device("cpu"))
     kernel, launch = load(request.kernel), Launch(has_tma=question.has_tma)
     operands = kernel.prepare(*inputs, request.precision, launch)
+    if question.fault == "k scale":
+        operands.k_scale.mul_(1.5)
     output = kernel.forward(operands, request.problem, request.tiles, launch)
     traced = kernel if question.fault is None else Falsified(kernel, question.fault)
     subject = Subject(request, request.tiles, traced, launch, operands, inputs)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.problem import AttentionProblem, Precision, TileConfig
+from profiling.fp8_errors import Scales, fp8_errors
 from profiling.record_types import Array, Frames
 from profiling.records import Measurement, RunRequest
-from profiling.trace_record import Replay, TileTrace, TraceChoice
+from profiling.replay import Arithmetic, Block, Stored
+from profiling.trace_record import Fp8Errors, Replay, TileTrace, TraceChoice
 from tests import records_for_tests as records
 
 SMALL = AttentionProblem(num_heads=2, num_kv_heads=2, seq_len_q=256, seq_len_kv=256, head_dim=64, causal=True)
@@ -130,7 +132,7 @@ def traced(
     used = Inputs(_coarse(inputs.q), _coarse(inputs.k), inputs.v) if fp8 else inputs
     steps = walk(problem, used, chosen, tiles, normalised)
     exact = walk(problem, inputs, chosen, tiles, normalised).scores if fp8 else None
-    kept = slice(every - 1, None, every)
+    kept = slice((len(steps.key_blocks) - 1) % every, None, every)
     trace = TileTrace(
         provenance="interpreted", batch_index=0, head=0, query_block=chosen, visited=len(steps.key_blocks), every=every,
         key_blocks=Array.of(steps.key_blocks[kept], "<i4"), normalised=normalised,
@@ -141,6 +143,7 @@ def traced(
         exact_scores=None if exact is None else Frames.of(exact[kept], "<f2"),
         q_scale=Array.of(np.linspace(0.005, 0.01, block), "<f4") if fp8 else None,
         k_scale=Array.of(np.linspace(0.01, 0.02, steps.m[kept].size).reshape(-1, block), "<f4") if fp8 else None,
+        fp8_errors=_errors(problem, inputs, used, steps, kept, chosen * block, block) if fp8 else None,
     )  # fmt: skip
     request = RunRequest(
         kernel=kernel, problem=problem, precision=Precision(fp8=fp8), tiles=tiles, probes=("accuracy", "tiles"),
@@ -149,6 +152,23 @@ def traced(
     return records.in_interpreter(
         kernel, request=request, tiles=tiles, tiles_trace=trace, latency=None, memory=None, compiled=()
     )
+
+
+def _errors(
+    problem: AttentionProblem, inputs: Inputs, used: Inputs, steps: Walk, kept: slice, first_row: int, block_m: int
+) -> Fp8Errors:
+    """What rounding cost that walk; its P is not rounded, and no operand has a scale."""
+    inside = slice(first_row, min(first_row + block_m, problem.seq_len_q))
+    of_inputs, rounded = (
+        Block(problem, first_row, one.q[inside], lambda first, end, one=one: (one.k[first:end], one.v[first:end]))
+        for one in (inputs, used)
+    )
+    frames = [values[kept, : inside.stop - first_row] for values in (steps.scores, steps.m, steps.l, steps.alpha, steps.acc)]
+    output = frames[4][-1] / frames[2][-1][:, None] if len(frames[2]) else np.zeros_like(used.q[inside])
+    stored = Stored(np.array(steps.key_blocks[kept], int), *frames, rises=None, output=output)
+    ones = Scales(np.ones(problem.seq_len_q)[inside], np.ones(problem.seq_len_kv), np.ones(problem.head_dim))
+    arithmetic = Arithmetic.of("v3", Precision(fp8=True), "interpreted")
+    return fp8_errors(of_inputs, rounded, ones, arithmetic, stored, block_m, len(steps.key_blocks))
 
 
 def _array(name: str, values: np.ndarray, as_bytes: bool) -> dict[str, object]:

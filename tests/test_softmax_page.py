@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qs
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import state
+from app import repeat, state
 from app.figures import ledger
 from app.figures.style import LIGHT
 from app.player import choices, export, first_trace
 from app.player.choices import Choices
 from app.player.first_trace import FIRST_TRACE
 from app.player.payload import pack
-from kernels.problem import TileConfig
-from profiling.records import Flag, JobError, Measurement, Progress, RunRequest
+from kernels.problem import AttentionProblem, Precision, TileConfig
+from profiling import own_inputs
+from profiling.own_inputs import as_text
+from profiling.records import Flag, InputKind, JobError, Measurement, Progress, RunRequest
 from profiling.rescale_ledger import rescale_ledger
 from profiling.snapshot import read
 from profiling.trace_record import TraceChoice
@@ -160,10 +163,185 @@ def test_the_address_restores_where_the_player_stood(queue: FakeQueue) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", [{"tokens": "7"}, {"version": "v9"}, {"query_block": "99"}, {"query_block": "<b>"}, {"dim": "abc"}]
+    "address",
+    [
+        {"version": "v9"},
+        {"inputs": "mine"},
+        {"query_block": "99"},
+        {"query_block": "<b>"},
+        {"head": "2"},
+        {"entry": "-1"},
+        {"dim": "abc"},
+        {"fp8_scales": "<b>"},
+        {"smooth": "maybe"},
+    ],
 )
 def test_an_address_that_is_not_possible_is_the_default(queue: FakeQueue, address: dict[str, str]) -> None:
-    assert header_of(softmax_page(**address))["traces"][0]["queryBlock"] == 7
+    page = softmax_page(**address)
+    assert header_of(page)["traces"][0]["queryBlock"] == 7
+    assert "Still shown" not in shown(page), "it is what the fields ask for"
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ({"tokens": "7.5"}, "seq_len = 7.5 is not possible: it must be a whole number"),
+        ({"tokens": "0"}, "seq_len_q = 0 is not possible"),
+        ({"tokens": "99999"}, "seq_len_q = 99,999 is not possible here: up to 16,384 can be watched"),
+        ({"key_tokens": "<b>"}, "seq_len_kv = &lt;b&gt; is not possible"),
+        ({"query_heads": "65"}, "num_heads = 65 is not possible here: up to 64 can be watched"),
+        ({"query_heads": "4", "key_heads": "3"}, "num_kv_heads = 3 is not possible: num_heads = 4 must be a multiple of it"),
+        ({"batches": "17"}, "batch = 17 is not possible here"),
+    ],
+)
+def test_a_problem_that_is_not_possible_is_said_and_the_last_trace_stays(
+    queue: FakeQueue, address: dict[str, str], says: str
+) -> None:
+    page = softmax_page(**address)
+    assert says in shown(page)
+    assert page.button(key="trace_it").disabled
+    assert "Still shown:" in shown(page)
+
+
+def test_the_whole_problem_is_asked_for_as_the_address_says_it(queue: FakeQueue) -> None:
+    page = AppTest.from_function(_script, default_timeout=20)
+    page.query_params = {
+        "version": "v3 FP8", "inputs": "outliers", "tokens": "40", "key_tokens": "50", "dim": "32", "query_heads": "4",
+        "key_heads": "2", "batches": "2", "head": "3", "entry": "1", "query_block": "0", "number_format": "fp16",
+        "fp8_scales": "block", "smooth": "false", "is_causal": "false",
+    }  # fmt: skip
+    page.session_state["_trace_next"] = True  # AppTest cannot press a button beside a field that holds what was typed
+    page.run()
+    ((request,),) = queue.submitted
+    assert request.problem == AttentionProblem(
+        batch=2, num_heads=4, num_kv_heads=2, seq_len_q=40, seq_len_kv=50, head_dim=32, causal=False
+    )
+    assert request.precision == Precision(dtype="fp16", fp8=True, fp8_scale="block", smooth_k=False)
+    assert (request.inputs, request.trace) == ("outliers", TraceChoice(batch_index=1, head=3, query_block=0))
+
+
+def test_the_kv_head_is_named_where_it_is_shared(queue: FakeQueue) -> None:
+    request = request_of(tokens="64", query_heads="4", key_heads="2", head="3")
+    held = answer(request)
+    held = held.model_copy(update={"tiles_trace": held.tiles_trace.model_copy(update={"head": 3})})
+    queue.put("earlier", [request])
+    queue.finish("earlier", held)
+    page = softmax_page(tokens="64", query_heads="4", key_heads="2", head="3")
+    assert header_of(page)["traces"][0]["kvHead"] == 1
+    assert header_of(softmax_page())["traces"][0]["kvHead"] is None
+
+
+def test_what_only_fp8_has_leaves_the_other_versions_as_they_are() -> None:
+    assert request_of(fp8_scales="block", smooth=False) == request_of()
+
+
+def test_heads_and_entries_that_are_no_more_there_are_the_first(queue: FakeQueue) -> None:
+    page = softmax_page(query_heads="4", head="3", batches="2", entry="1")
+    page.selectbox(key="query_heads").set_value("2").run()
+    page.selectbox(key="batches").set_value("1").run()
+    assert (page.selectbox(key="head").value, page.selectbox(key="entry").value) == ("0", "0")
+    assert "Still shown" not in shown(page)
+
+
+def test_every_kind_of_inputs_can_be_chosen_and_says_what_to_look_for(queue: FakeQueue) -> None:
+    assert set(choices.WHAT_TO_LOOK_FOR) == set(get_args(InputKind))
+    page = softmax_page()
+    for kind, words in choices.WHAT_TO_LOOK_FOR.items():
+        page.selectbox(key="inputs").set_value(kind).run()
+        assert not page.exception
+        assert words in shown(page)
+
+
+# A user's own Q, K and V
+
+
+def numbers(page: AppTest, texts: dict[str, str]) -> AppTest:
+    """The page with these pasted."""
+    page.button_group(key="own_from").set_value("Numbers").run()
+    for name, text in texts.items():
+        page.text_area(key=f"_own_text_{name}").set_value(text)
+    pressed(page, "Take these numbers")
+    return page
+
+
+def pressed(page: AppTest, label: str) -> None:
+    next(button for button in page.button if button.label == label).click().run()
+    assert not page.exception
+
+
+def texts_of(rng: np.random.Generator, queries: int = 64, keys: int = 128) -> dict[str, str]:
+    return {name: as_text(rng.integers(-3, 4, (length, 16))) for name, length in (("Q", queries), ("K", keys), ("V", keys))}
+
+
+def test_own_inputs_are_awaited_without_a_word_of_blame(queue: FakeQueue) -> None:
+    page = softmax_page(inputs="own")
+    assert [element.key for element in page.button if element.key == "trace_it"] == []
+    assert "not possible" not in shown(page)
+    assert "Still shown:" in shown(page)
+
+
+def test_pasted_numbers_are_traced_with_the_problem_that_they_have(queue: FakeQueue) -> None:
+    texts = texts_of(np.random.default_rng(0))
+    page = numbers(softmax_page(inputs="own", beside="v1"), texts)
+    assert "Taken: Q (1, 1, 64, 16), K (1, 1, 128, 16)" in page.expander[0].label
+    assert page.selectbox(key="tokens").value == "64"
+    page.button(key="trace_it").click().run()
+    (requests,) = queue.submitted
+    assert [request.kernel for request in requests] == ["v2", "v1"]
+    for request in requests:
+        assert request.problem == AttentionProblem(
+            num_heads=1, num_kv_heads=1, seq_len_q=64, seq_len_kv=128, head_dim=16, causal=True
+        )
+        assert request.own.v.numpy()[0, 0].tolist() == [list(map(float, row.split())) for row in texts["V"].splitlines()]
+    queue.finish("job1", *map(answer, requests))
+    page.run()
+    assert {trace["inputs"] for trace in header_of(page)["traces"]} == {"own"}
+    assert "Still shown" not in shown(page)
+
+
+def test_other_numbers_of_the_same_shapes_are_another_trace(queue: FakeQueue) -> None:
+    rng = np.random.default_rng(1)
+    page = numbers(softmax_page(inputs="own"), texts_of(rng))
+    page.button(key="trace_it").click().run()
+    queue.finish("job1", answer(queue.submitted[0][0]))
+    page.run()
+    assert "Still shown" not in shown(page)
+    assert "Still shown:" in shown(numbers(page, texts_of(rng)))
+
+
+def test_own_inputs_stay_out_of_the_address_and_other_inputs_keep_their_shapes(queue: FakeQueue) -> None:
+    page = numbers(softmax_page(inputs="own"), texts_of(np.random.default_rng(2)))
+    assert not {name for name in page.query_params if "own" in name}
+    page.selectbox(key="inputs").set_value("ramp").run()
+    page.button(key="trace_it").click().run()
+    (request,) = queue.submitted[0]
+    assert (request.own, request.problem.seq_len_q, request.problem.seq_len_kv) == (None, 64, 128)
+
+
+def test_numbers_that_cannot_be_are_said_and_nothing_is_traced(queue: FakeQueue) -> None:
+    page = numbers(softmax_page(inputs="own"), {"Q": "1 2", "K": "1 2", "V": "1 2 3 4"})
+    assert "V of shape (1, 1, 1, 4) is not possible: K has (1, 1, 1, 2)" in shown(page)
+    numbers(page, {"V": "1 2"})
+    assert "head_dim = 2 is not possible: it can be 16, 32, 64, 80, 96, 128 or 256." in shown(page)
+    assert [element.key for element in page.button if element.key == "trace_it"] == []
+
+
+def test_an_example_can_be_filled_in(queue: FakeQueue) -> None:
+    page = softmax_page(inputs="own")
+    page.button_group(key="own_from").set_value("Numbers").run()
+    pressed(page, "Fill in an example")
+    page.button(key="trace_it").click().run()
+    assert queue.submitted[0][0].own == own_inputs.own_inputs(
+        *(own_inputs.from_text(name, as_text(array)) for name, array in own_inputs.example().items())
+    )
+
+
+def test_a_repeated_snapshot_carries_its_inputs_and_the_block_that_was_watched(queue: FakeQueue) -> None:
+    page = numbers(softmax_page(inputs="own", query_block="0"), texts_of(np.random.default_rng(3)))
+    page.button(key="trace_it").click().run()
+    (request,) = queue.submitted[0]
+    (repeated,) = repeat.plan([answer(request)], "v2", records.interpreter(), 5.0).requests
+    assert (repeated.inputs, repeated.own, repeated.trace) == ("own", request.own, TraceChoice(query_block=0))
 
 
 def test_a_block_past_the_new_length_becomes_the_last(queue: FakeQueue) -> None:

@@ -1,4 +1,4 @@
-"""Traces as one blob of bytes for the player: [u32 header length][JSON header, padded to 16][typed arrays]. Pure.
+"""Traces as one blob of bytes for the player, see app.canvas.blob. Pure.
 
 Scores and O are bytes, 0 to 254 for -limit to limit of their own tile and 255 for hidden; m, l and alpha stay float32, since
 the player writes them out; the map is int32. The same records give the same bytes.
@@ -6,25 +6,22 @@ the player writes them out; the map is int32. The same records give the same byt
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from app.canvas.blob import blob_of
 from kernels.registry import VERSIONS
-from profiling.records import Measurement, TileTrace
+from profiling.records import Measurement
+from profiling.trace_record import TileTrace
 
-FORMAT = 1
 MOST_BYTES = 10_000_000
 LONGEST_MAP = 256
 HIDDEN = 255
 _STEPS = 127
-_TYPES = {"|u1": "u1", "<f4": "f4", "<i4": "i4"}
 
 
 @dataclass(frozen=True)
@@ -37,22 +34,13 @@ class Position:
 
 
 def pack(measurements: Sequence[Measurement], start: Position | None = None) -> bytes:
-    """One blob for one player, of one trace or of two to step together; start None is the first place worth a look.
+    """One blob for one player, of one trace or of two to step together; start None is `first`, a place worth a look.
 
     Raises ValueError, in one sentence, for a measurement without a trace or without a tile in it.
     """
     traces = [_packed(measurement) for measurement in measurements]
-    first = start or first_rescale(_trace(measurements[0]))
-    content = b"".join(array for _, arrays in traces for array in arrays)
-    header = {
-        "format": FORMAT,
-        "id": hashlib.sha256(json.dumps([facts for facts, _ in traces], sort_keys=True).encode() + content).hexdigest(),
-        "start": asdict(first),
-        "traces": _with_offsets([facts for facts, _ in traces]),
-    }
-    text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    text += b" " * (-(len(text) + 4) % 16)
-    return struct.pack("<I", len(text)) + text + content
+    first = first_rescale(_trace(measurements[0]))
+    return blob_of("traces", traces, start=asdict(start or first), first=asdict(first))
 
 
 def can_step_together(measurements: Sequence[Measurement]) -> bool:
@@ -89,8 +77,8 @@ def _rescaled(trace: TileTrace) -> np.ndarray:
     return (trace.alpha.numpy() < 1) & had_something
 
 
-def _packed(measurement: Measurement) -> tuple[dict[str, Any], list[bytes]]:
-    """A trace's facts for the header, with each array's type and count, and the arrays' bytes in the same order."""
+def _packed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A trace's facts for the header, and its arrays."""
     trace = _trace(measurement)
     scores, acc = _values(trace.scores, trace.scores_limit), _values(trace.acc, trace.acc_limit)
     returned = _returned(trace, acc)
@@ -115,10 +103,9 @@ def _packed(measurement: Measurement) -> tuple[dict[str, Any], list[bytes]]:
         "range": {"m": _range(trace.m.numpy()), "l": _range(trace.l.numpy())},
         "map": {"rows": grouped.shape[0], "columns": grouped.shape[1], "group": group, "own": own // group},
         "whyNoErrors": why_not,
-        "arrays": {name: [_TYPES[array.dtype.str], array.size] for name, array in arrays.items()},
     }
     facts |= {"queryBlocks": blocks[0], "keyBlocksInAll": blocks[1], "onlyOwn": not trace.rescaled_rows.shape[0]}
-    return facts, [_padded(np.ascontiguousarray(array).tobytes()) for array in arrays.values()]
+    return facts, arrays
 
 
 def _facts(measurement: Measurement, trace: TileTrace) -> dict[str, Any]:
@@ -142,7 +129,10 @@ def _facts(measurement: Measurement, trace: TileTrace) -> dict[str, Any]:
         "blockN": block_n,
         "headDim": trace.acc.shape[2],
         "head": trace.head,
+        "kvHead": None if problem.num_kv_heads == problem.num_heads else trace.head * problem.num_kv_heads // problem.num_heads,
         "batch": trace.batch_index,
+        "batches": problem.batch,
+        "inputs": measurement.request.inputs,
         "queryBlock": trace.query_block,
     }
 
@@ -223,22 +213,3 @@ def _map(rows: np.ndarray) -> tuple[np.ndarray, int]:
     went = (blocks >= 0).sum(axis=(1, 3))
     mean = np.rint(np.where(blocks >= 0, blocks, 0).sum(axis=(1, 3)) / np.maximum(went, 1))
     return np.where(went > 0, mean, -1).astype(np.int32), group
-
-
-def _padded(data: bytes) -> bytes:
-    """Every array starts where a float32 may."""
-    return data + b"\0" * (-len(data) % 4)
-
-
-def _with_offsets(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each array as [type, offset after the header, count]."""
-    offset = 0
-    found = []
-    for facts in traces:
-        places = {}
-        for name, (kind, count) in facts["arrays"].items():
-            places[name] = [kind, offset, count]
-            size = count * np.dtype(kind).itemsize
-            offset += size + -size % 4
-        found.append({**facts, "arrays": places})
-    return found

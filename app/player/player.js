@@ -1,4 +1,4 @@
-// The tile player: what a kernel stored of its online softmax, one tile a frame. No build, no dependency.
+// The tile player: what a kernel stored of its online softmax, one tile a frame. canvas.js stands before it: no build.
 // Two hosts use it: Streamlit calls the default export, an exported page calls mount(). The blob is made by payload.py.
 
 const SPEEDS = [1, 2, 4, 8, 16, 30, 60];
@@ -7,15 +7,6 @@ const STEPS = 127;
 const THUMB_PX = 16;
 const OTHERS_TINT = 0.5;
 const REPORT_AFTER_MS = 250;
-const TYPES = { u1: Uint8Array, f4: Float32Array, i4: Int32Array };
-const ICONS = {
-  first: "M3 3v10M13 3 6 8l7 5z",
-  previous: "M12 3 5 8l7 5z",
-  play: "M4 2.5 13 8l-9 5.5z",
-  pause: "M5 3v10M11 3v10",
-  next: "M4 3l7 5-7 5z",
-  last: "M13 3v10M3 3l7 5-7 5z",
-};
 const QUANTITIES = {
   scores: "S, scores",
   weights: "P, weights",
@@ -27,21 +18,7 @@ const ROW_PANELS = ["tile", "m", "alpha", "l", "out"];
 
 // ---- Hosts
 
-const mounted = new WeakMap();
-
-// Streamlit calls this again with the same parent after every change of the data or of the theme.
-export default function ({ data, parentElement, setStateValue }) {
-  const root = parentElement.querySelector(".fs-player-root");
-  // One value for all there is to say: of two values set within a moment, Streamlit may lose one.
-  const say = (said) => setStateValue("said", said);
-  const found = mounted.get(root);
-  if (found) found.update(data, say);
-  else mounted.set(root, mount(root, data, say));
-  return () => {
-    mounted.get(root)?.destroy();
-    mounted.delete(root);
-  };
-}
+export default hosted(".fs-player-root", mount);
 
 // say, where there is somebody to listen: called with {tile, row, speed, clicked} when the player rests somewhere else, and
 // when another query block is chosen on the map; clicked is null or {block, at}, the last such choice and when it was made.
@@ -61,7 +38,9 @@ function update(player, bytes, say) {
     recolour(player);
     return;
   }
-  const kept = { tile: player.step, row: player.row, speed: player.speed };
+  // What was worth a look in one kind of inputs is not in another; two versions on the same are compared in one place.
+  const same = blob.traces[0].inputs === player.blob.traces[0].inputs;
+  const kept = { ...(same ? { tile: player.step, row: player.row } : blob.first), speed: player.speed };
   dismantle(player);
   load(player, blob, kept);
 }
@@ -91,16 +70,10 @@ function dismantle(player) {
 // ---- The blob
 
 function unpack(bytes) {
-  // A view of a message may begin anywhere; a Float32Array may not.
-  const aligned = bytes.byteOffset % 4 ? bytes.slice() : bytes;
-  const length = new DataView(aligned.buffer, aligned.byteOffset).getUint32(0, true);
-  const blob = JSON.parse(new TextDecoder().decode(aligned.subarray(4, 4 + length)));
-  const start = aligned.byteOffset + 4 + length;
+  const blob = unpacked(bytes, "traces");
   for (const trace of blob.traces) {
     trace.grid = trace.map;
-    for (const [name, [type, offset, count]] of Object.entries(trace.arrays)) {
-      trace[name] = new TYPES[type](aligned.buffer, start + offset, count);
-    }
+    Object.assign(trace, trace.arrays);
     trace.shares = sharesOf(trace);
     trace.firstTileOfColumn = firstTilesOf(trace);
   }
@@ -222,26 +195,9 @@ function short(value) {
 
 // ---- The document
 
-function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
-
-function icon(name) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  svg.setAttribute("viewBox", "0 0 16 16");
-  svg.setAttribute("aria-hidden", "true");
-  path.setAttribute("d", ICONS[name]);
-  svg.append(path);
-  return svg;
-}
-
 function build(player) {
   const label = "Tile player. Space plays, left and right step, up and down choose the row.";
-  player.box = element("div", { class: "fs-player", tabindex: "0", role: "group", "aria-label": label });
+  player.box = element("div", { class: "fs-canvas fs-player", tabindex: "0", role: "group", "aria-label": label });
   player.stages = player.blob.traces.map((trace, index) => buildStage(trace, index));
   player.box.append(buildControls(player), ...player.stages.map((stage) => stage.box), buildScrubber(player), buildHint(player));
   player.root.replaceChildren(player.box);
@@ -278,13 +234,6 @@ function buildChoices(player) {
   return [player.quantityBox, player.outputBox];
 }
 
-function select(label, options, chosen) {
-  const made = element("select", {}, ...options.map(([value, words]) => element("option", { value }, words)));
-  made.value = chosen;
-  element("label", {}, element("span", {}, label), made);
-  return made;
-}
-
 function buildStage(trace, index) {
   const stage = { trace, index, panels: {}, shown: {} };
   const add = (name, title, about) => (stage.panels[name] = buildPanel(name, title, about)).box;
@@ -305,10 +254,12 @@ function buildStage(trace, index) {
 }
 
 function buildStageTitle(trace) {
-  const about = [`head ${trace.head}`, `query block ${trace.queryBlock} of ${trace.queryBlocks}`, `tiles of ${trace.blockM} × ${trace.blockN}`];
+  const shared = trace.kvHead === null ? "" : `, reads KV head ${trace.kvHead}`;
+  const about = [`head ${trace.head}${shared}`, `query block ${trace.queryBlock} of ${trace.queryBlocks}`, `tiles of ${trace.blockM} × ${trace.blockN}`];
+  if (trace.batches > 1) about.unshift(`batch entry ${trace.batch}`);
+  if (trace.inputs !== "normal") about.push(`${trace.inputs} inputs`);
   if (trace.every > 1) about.push(`each ${ordinal(trace.every)} of ${trace.visited} tiles stored`);
-  const badge = element("span", { class: `badge ${trace.provenance}` }, element("i", { "aria-hidden": "true" }), `${trace.provenance} · ${trace.device}`);
-  return element("header", {}, element("strong", {}, trace.label), element("span", { class: "about" }, about.join(" · ")), badge);
+  return element("header", {}, element("strong", {}, trace.label), element("span", { class: "about" }, about.join(" · ")), badge(trace));
 }
 
 function buildPanel(name, title, about) {
@@ -372,12 +323,8 @@ function buildHint(player) {
 // ---- Colours
 
 function recolour(player) {
-  const given = getComputedStyle(player.box).getPropertyValue("--st-background-color").trim();
-  const dark = given ? isDark(given) : matchMedia("(prefers-color-scheme: dark)").matches;
-  player.box.dataset.theme = dark ? "dark" : "light";
-  const style = getComputedStyle(player.box);
-  const named = (name) => rgbOf(style.getPropertyValue(`--${name}`).trim());
-  const colors = Object.fromEntries(["bg", "fg", "line", "track", "m", "alpha", "l", "here", "ramp-end", "zero"].map((name) => [name, named(name)]));
+  setTheme(player.box);
+  const colors = colorsOf(player.box, ["bg", "fg", "line", "track", "m", "alpha", "l", "here", "ramp-end", "zero"]);
   colors.diverging = ramp([[0, colors.m], [0.5, colors.zero], [1, colors.alpha]]);
   colors.sequential = ramp([[0, colors.zero], [0.55, colors.m], [1, colors["ramp-end"]]]);
   colors.hidden = packed(colors.track);
@@ -385,42 +332,6 @@ function recolour(player) {
     paleAlpha: css(mixed(colors.bg, colors.alpha, 0.28)), paleL: css(mixed(colors.bg, colors.l, 0.4)) };
   player.colors = colors;
   measure(player);
-}
-
-function isDark(color) {
-  const [red, green, blue] = rgbOf(color);
-  return 0.299 * red + 0.587 * green + 0.114 * blue < 128;
-}
-
-// '#rgb', '#rrggbb' or 'rgb(…)'.
-function rgbOf(color) {
-  if (!color.startsWith("#")) return color.match(/[\d.]+/g).slice(0, 3).map(Number);
-  const digits = color.length === 4 ? [...color.slice(1)].map((digit) => digit + digit) : color.slice(1).match(/../g);
-  return digits.slice(0, 3).map((pair) => parseInt(pair, 16));
-}
-
-function mixed(from, to, share) {
-  return from.map((value, channel) => Math.round(value + (to[channel] - value) * share));
-}
-
-function css(color) {
-  return `rgb(${color.join(" ")})`;
-}
-
-// As an ImageData's memory holds it on every machine that runs a browser: little-endian.
-function packed([red, green, blue]) {
-  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
-}
-
-function ramp(stops) {
-  const table = Uint32Array.from({ length: 256 }, (_, at) => {
-    const x = at / 255;
-    const upper = Math.max(1, stops.findIndex(([place]) => place >= x));
-    const [[low, from], [high, to]] = [stops[upper - 1], stops[upper]];
-    return packed(mixed(from, to, (x - low) / (high - low)));
-  });
-  table.gradient = `linear-gradient(90deg, ${stops.map(([place, color]) => `${css(color)} ${place * 100}%`).join(", ")})`;
-  return table;
 }
 
 // ---- Sizes
@@ -468,14 +379,6 @@ function sizePanels(stage, { map, tile, bar }, width) {
   stage.shown = {};
 }
 
-function sizeCanvas(canvas, width, height) {
-  const ratio = devicePixelRatio || 1;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-}
-
 // ---- Drawing: each panel only when what it shows has changed
 
 function draw(player) {
@@ -494,10 +397,6 @@ function keyBlockAt(player) {
   return player.blob.traces[index].keyBlocks[tiles[index]];
 }
 
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
 function drawStage(player, stage) {
   const tile = player.steps[player.step][stage.index];
   const held = tile >= 0 ? tile : heldTile(player, stage.index, player.step);
@@ -510,12 +409,6 @@ function drawStage(player, stage) {
   if (changed(stage, "strip", player.step)) drawStrip(player, stage);
   if (changed(stage, "row", `${row}/${player.box.className}`)) placeFrames(player, stage, row);
   if (changed(stage, "words", `${tile}/${held}/${row}`)) writeWords(player, stage, tile, held, row);
-}
-
-function changed(stage, name, key) {
-  if (stage.shown[name] === key) return false;
-  stage.shown[name] = key;
-  return true;
 }
 
 function drawMap(player, stage, tile, held) {
@@ -560,11 +453,6 @@ function mapColor(player, trace, row, column) {
 
 function sizedLike(canvas) {
   return Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
-}
-
-function fill(context, color, x, y, width, height) {
-  context.fillStyle = color;
-  context.fillRect(x, y, width, height);
 }
 
 function cellOf(canvas, rows, columns, row, column) {
@@ -882,10 +770,6 @@ function writeSum(sum, facts, here) {
 }
 
 // ---- Time and hands
-
-function clamp(value, low, high) {
-  return Math.max(low, Math.min(high, value));
-}
 
 function go(player, step) {
   player.step = clamp(step, 0, player.steps.length - 1);

@@ -11,7 +11,7 @@ from app.figures import ledger
 from app.figures.style import Absent
 from app.player import choices, component, export, payload
 from app.player.choices import Choices
-from app.views import run_status, save
+from app.views import microscope, run_status, save, schedule_lanes, watch_form
 from kernels.architecture import architecture
 from kernels.registry import Refused, refuse
 from profiling import words
@@ -43,11 +43,11 @@ def page() -> None:
     device = devices[0] if devices else None
     look.title("The online softmax, tile by tile")
     state.take_clicked_block()
-    _fields()
-    requests = Choices.of(state.watch_values()).requests(device.id if device else INTERPRETER)
+    watch_form.fields()
+    requests, problem = _asked(device)
     shown = _found(requests)
     with st.container(gap="small"):  # a place of its own: what comes and goes in it does not remake the player below
-        _job(requests, device, is_found=bool(shown))
+        _job(requests, problem, device, is_found=bool(shown))
         if not shown:
             look.sentence(_name(state.last_watched()), strong="Still shown:")
     _keep(requests)
@@ -64,7 +64,7 @@ def watched(measurements: Sequence[Measurement]) -> None:
 
 def _keep(requests: tuple[RunRequest, ...]) -> None:
     """Save and share what was traced here; what ships with FlashScope is there already."""
-    job = state.trace_job(requests)
+    job = state.job_of(requests)
     found = state.find(f"job-{job.job_id}") if job is not None and job.finished else None
     if found is not None:
         with st.container(horizontal=True, gap="small", vertical_alignment="center", key="keep-trace"):
@@ -72,43 +72,19 @@ def _keep(requests: tuple[RunRequest, ...]) -> None:
         save.below(found)
 
 
-def _fields() -> None:
-    """What to watch, in one row. Only once they are drawn do the fields hold what a new address says."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="watch"):
-        st.segmented_control(
-            "Version",
-            choices.VERSIONS,
-            default=str(choices.DEFAULTS["version"]),
-            required=True,
-            key="version",
-            bind="query-params",
-        )
-        _select("Beside it", "beside", choices.OPTIONS["beside"], 132)
-        _select("Tokens", "tokens", choices.OPTIONS["tokens"], 96)
-        _select("head_dim", "dim", choices.OPTIONS["dim"], 92)
-        _select("BLOCK_M", "tile_m", choices.OPTIONS["tile_m"], 92)
-        _select("BLOCK_N", "tile_n", choices.OPTIONS["tile_n"], 92)
-        _select("Head", "head", choices.OPTIONS["head"], 76)
-        _query_block(state.watch_values())
-        st.toggle("Causal", value=bool(choices.DEFAULTS["is_causal"]), key="is_causal", bind="query-params")
+def _asked(device: DeviceFacts | None) -> tuple[tuple[RunRequest, ...], str | None]:
+    """What the fields ask for, nothing while own inputs are awaited; and why it cannot be traced on this device."""
+    if watch_form.awaited():
+        return (), None
+    try:
+        found = Choices.of(state.watch_values(), state.own_inputs()).requests(device.id if device else INTERPRETER)
+    except ValueError as error:
+        return (), str(error)
+    return found, _problem_with(found, device)
 
 
-def _select(label: str, name: str, options: tuple[str, ...], width: int) -> None:
-    default = str(choices.DEFAULTS[name])
-    st.selectbox(label, options, index=options.index(default), key=name, bind="query-params", width=width)
-
-
-def _query_block(values: dict[str, str | bool]) -> None:
-    """A block that the length has no more is the last one."""
-    options = (choices.LAST, *map(str, range(Choices.of(values).query_blocks)))
-    if values["query_block"] not in options:
-        state.set_form({"query_block": choices.LAST})
-    _select("Query block", "query_block", options, 104)
-
-
-def _problem_with(values: dict[str, str | bool], device: DeviceFacts | None) -> str | None:
-    """Why a choice cannot be traced on this device, in one sentence."""
-    for request in Choices.of(values).requests():
+def _problem_with(requests: tuple[RunRequest, ...], device: DeviceFacts | None) -> str | None:
+    for request in requests:
         try:
             arch = architecture(device.capability) if device and device.kind == "gpu" else None
             refuse(request.kernel, request.problem, request.precision, request.tiles, arch)
@@ -119,7 +95,7 @@ def _problem_with(values: dict[str, str | bool], device: DeviceFacts | None) -> 
             if seconds > form_check.INTERPRETER_LIMIT_S:
                 return (
                     f"{request.problem.seq_len_q:,} tokens would take about {words.seconds(seconds)} in the interpreter: "
-                    f"choose fewer, or larger tiles, to stay under {form_check.INTERPRETER_LIMIT_S:.0f} s."
+                    f"choose fewer tokens or heads, or larger tiles, to stay under {form_check.INTERPRETER_LIMIT_S:.0f} s."
                 )
     return None
 
@@ -137,12 +113,12 @@ def _found(requests: tuple[RunRequest, ...]) -> tuple[Measurement, ...]:
     return found if None not in found else ()
 
 
-def _job(requests: tuple[RunRequest, ...], device: DeviceFacts | None, is_found: bool) -> None:
+def _job(requests: tuple[RunRequest, ...], problem: str | None, device: DeviceFacts | None, is_found: bool) -> None:
     """The button that traces, what the job is doing, or why it gave nothing."""
     if device is None:
         run_status.discovering()
         return
-    job = state.trace_job(requests)
+    job = state.job_of(requests)
     if job is not None and not job.finished:
         state.asked_to_trace()
         run_status.live(job.job_id)
@@ -152,7 +128,8 @@ def _job(requests: tuple[RunRequest, ...], device: DeviceFacts | None, is_found:
         return
     if job is not None:
         _why_no_trace(job)
-    _offer(requests, device)
+    if requests or problem is not None:
+        _offer(requests, problem, device)
 
 
 def _why_no_trace(job: JobView) -> None:
@@ -162,8 +139,7 @@ def _why_no_trace(job: JobView) -> None:
         look.sentence(flag.sentence)
 
 
-def _offer(requests: tuple[RunRequest, ...], device: DeviceFacts) -> None:
-    problem = _problem_with(state.watch_values(), device)
+def _offer(requests: tuple[RunRequest, ...], problem: str | None, device: DeviceFacts) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="offer"):
         pressed = st.button(
             "Trace it", type="primary", icon=":material/play_arrow:", disabled=problem is not None, key="trace_it"
@@ -199,6 +175,7 @@ def _play(shown: tuple[Measurement, ...]) -> None:
     state.keep_position_in_address()
     with st.container(key="player-place"):
         _player(blob, shown)
+    schedule_lanes.where_it_ran(shown[0])
     with st.container(gap="small"):
         for measurement in shown:
             _proof(measurement)
@@ -209,12 +186,13 @@ def _play(shown: tuple[Measurement, ...]) -> None:
         _how_they_differ([measurement.label for measurement in shown])
     with st.container(key="ledger-place"):
         _ledger(shown[0])
+    microscope.of(shown)
 
 
 def _name(shown: tuple[Measurement, ...]) -> str:
     labels = " and ".join(measurement.label for measurement in shown)
-    block = shown[0].tiles_trace.query_block
-    return f"{labels} · {shown[0].request.problem.title} · query block {block}."
+    request, block = shown[0].request, shown[0].tiles_trace.query_block
+    return f"{labels} · {request.problem.title} · {request.inputs} inputs · query block {block}."
 
 
 @st.fragment

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
@@ -150,4 +151,53 @@ def test_the_export_opens_from_disk(from_disk: Page) -> None:
 @pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
 def test_no_serious_accessibility_violation(page: Page, server: Server) -> None:
     open_player(page, server, "?beside=v1")
+    assert serious_violations(page) == []
+
+
+def test_a_kind_of_inputs_is_traced_with_shared_kv_heads(page: Page, server: Server) -> None:
+    player = open_player(page, server, "?inputs=ramp&tokens=40&dim=16&query_heads=2&key_heads=1&head=1")
+    expect(page.get_by_text("Every whole tile brings every row a new maximum")).to_be_visible()
+    page.get_by_role("button", name="Trace it").click()
+    about = player.locator("header .about")
+    expect(about).to_have_text("head 1, reads KV head 0 · query block 1 of 2 · tiles of 32 × 32 · ramp inputs", timeout=90_000)
+    expect(where(player)).to_have_text("tile 2 of 2 · key block 1")
+    expect(player.locator(".said")).to_contain_text("New maximum")
+    settle(page)
+    page.get_by_role("button", name="More").click()
+    batch = page.get_by_role("combobox", name="Batch", exact=True)
+    batch.click()
+    page.get_by_role("option", name="2", exact=True).click()
+    expect(page).to_have_url(re.compile("batches=2"))
+    expect(page.get_by_text("Still shown:")).to_be_visible()
+
+
+def test_own_files_are_traced_and_saved(page: Page, server: Server, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name, length in (("Q", 20), ("K", 40), ("V", 40)):  # the last keys are the longest, and bring new maxima
+        np.save(tmp_path / f"{name}.npy", rng.normal(size=(length, 16)) * np.linspace(0.1, 3, length)[:, None])
+    np.save(tmp_path / "wrong.npy", rng.integers(0, 9, (40, 16)))
+    player = open_player(page, server, "?inputs=own")
+    files = page.locator("[data-testid=stFileUploaderDropzoneInput]")
+    for place, name in enumerate(("Q", "K", "wrong")):
+        files.nth(place).set_input_files(tmp_path / f"{name}.npy")
+    expect(page.get_by_text("V of type <i8 is not possible: its numbers are float16, float32 or float64.")).to_be_visible()
+    files.nth(2).set_input_files(tmp_path / "V.npy")
+    expect(page.get_by_text("Taken: Q (1, 1, 20, 16), K (1, 1, 40, 16), V (1, 1, 40, 16)")).to_be_visible()
+    settle(page)
+    page.get_by_role("button", name="Trace it").click()
+    expect(player.locator("header .about")).to_contain_text("own inputs", timeout=90_000)
+    expect(where(player)).to_have_text("tile 2 of 2 · key block 1")
+    assert_painted(player)
+    settle(page)
+    assert "own" not in page.url.replace("inputs=own", "")
+    page.get_by_role("button", name="Save snapshot").click()
+    page.locator(".st-key-open-saved button").click()
+    expect(page.locator(".fs-player header .about")).to_contain_text("own inputs")
+
+
+def test_the_example_numbers_can_be_traced(page: Page, server: Server) -> None:
+    open_player(page, server, "?inputs=own&version=v3+FP8")
+    page.get_by_text("Numbers", exact=True).click()
+    page.get_by_role("button", name="Fill in an example").click()
+    expect(page.get_by_text("Taken: Q (1, 1, 128, 32)")).to_be_visible()
     assert serious_violations(page) == []

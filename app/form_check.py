@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from app import programs
 from kernels.architecture import Architecture, architecture
 from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
-from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, refuse
+from kernels.registry import PEERS, VERSIONS, Refused, default_tiles, ours_on, precision_for, refuse
 from profiling import memory, words
 from profiling.record_types import first_sentence
 from profiling.records import DeviceFacts, RunRequest
@@ -53,7 +53,7 @@ class Checked:
 def check(values: dict[str, str | bool], device: DeviceFacts, compile_for: int, tile_ms: float | None = None) -> Checked:
     """Judge the form's values for a device; tile_ms is what a 64 × 64 × 64 tile takes in the interpreter, if known."""
     try:
-        problem = _problem(values)
+        problem = problem_of(values)
         precision = _precision(values, device)
         arch = target(device, compile_for)
         tiles = _tiles(values, problem, precision, arch)
@@ -75,6 +75,16 @@ def target(device: DeviceFacts, compile_for: int) -> Architecture:
     return architecture(device.capability or compile_for)
 
 
+def problem_of(values: dict[str, str | bool]) -> AttentionProblem:
+    """The problem that a form's fields say. Raises ValueError: pydantic's, or in one sentence for what is no number."""
+    counts = {name: _count(values, name) for name in _COUNTS}
+    seq_len = counts.pop("seq_len")
+    same = str(values["seq_len_kv"]).strip().lower() in ("same", "")
+    return AttentionProblem(
+        seq_len_q=seq_len, seq_len_kv=seq_len if same else _count(values, "seq_len_kv"), causal=bool(values["causal"]), **counts
+    )
+
+
 def fp8_reason(kernel: str, device: DeviceFacts) -> str | None:
     """Why FP8 cannot be chosen, or None where it can."""
     if not VERSIONS[kernel].has_fp8:
@@ -87,7 +97,7 @@ def fp8_reason(kernel: str, device: DeviceFacts) -> str | None:
 def suggested_tiles(values: dict[str, str | bool], device: DeviceFacts, compile_for: int) -> TileConfig | None:
     """The version's default tiles for the form's problem, None while the problem itself is not possible."""
     try:
-        problem, precision = _problem(values), _precision(values, device)
+        problem, precision = problem_of(values), _precision(values, device)
         arch = target(device, compile_for)
     except ValueError:
         return None
@@ -136,15 +146,6 @@ def _count(values: dict[str, str | bool], name: str) -> int:
             name, f"{name} = {str(values[name])[:40]} is not possible: it must be a whole number, such as 4096 or 4k."
         )
     return int(digits) * factor
-
-
-def _problem(values: dict[str, str | bool]) -> AttentionProblem:
-    counts = {name: _count(values, name) for name in _COUNTS}
-    seq_len = counts.pop("seq_len")
-    same = str(values["seq_len_kv"]).strip().lower() in ("same", "")
-    return AttentionProblem(
-        seq_len_q=seq_len, seq_len_kv=seq_len if same else _count(values, "seq_len_kv"), causal=bool(values["causal"]), **counts
-    )
 
 
 def _precision(values: dict[str, str | bool], device: DeviceFacts) -> Precision:
@@ -216,12 +217,11 @@ def _within_limits(request: RunRequest, device: DeviceFacts, arch: Architecture,
 
 
 def _every_version(request: RunRequest, device: DeviceFacts, arch: Architecture) -> tuple[RunRequest, ...]:
-    """native, v1, v2, v3 and on a GPU the peers: the form's version with its own tiles, the others with their defaults."""
-    plain = request.precision.model_copy(update={"fp8": False})
-    names = OUR_VERSIONS + (PEERS if device.kind == "gpu" else ())
+    """Ours that the device can run, and its peers on a GPU: the form's version with its own tiles, the others with theirs."""
+    names = ours_on(arch) + PEERS if device.kind == "gpu" else ours_on(None)
     requests = []
     for name in names:
-        precision = request.precision if VERSIONS[name].has_fp8 else plain
+        precision = precision_for(name, request.precision)
         tiles = request.tiles if name == request.kernel else default_tiles(name, request.problem, precision, arch)
         requests.append(request.model_copy(update={"kernel": name, "precision": precision, "tiles": tiles}))
     return tuple(requests)
@@ -229,7 +229,7 @@ def _every_version(request: RunRequest, device: DeviceFacts, arch: Architecture)
 
 def _length_is_quick(values: dict[str, str | bool], device: DeviceFacts, compile_for: int, tile_ms: float | None) -> bool:
     try:
-        problem, precision = _problem(values), _precision(values, device)
+        problem, precision = problem_of(values), _precision(values, device)
         tiles = _tiles(values, problem, precision, target(device, compile_for))
     except ValueError:
         return True

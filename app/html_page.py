@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
@@ -19,14 +19,17 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from app import programs, result_facts
+from app import programs, result_facts, schedule_shown
 from app.csv_text import csv_of, csv_of_rows
-from app.figures import limits, versions
+from app.figures import limits, microscope, versions
 from app.figures.style import DARK, LIGHT, Absent, Chart, css_variables
 from app.html_parts import parts
+from app.lanes.export import LANES_SCRIPT, lanes_of
+from app.lanes.files import STYLE as LANES_STYLE
 from app.player.export import PLAYER_SCRIPT, player_of
-from app.player.files import STYLE
+from app.player.files import STYLE as PLAYER_STYLE
 from app.player.payload import can_step_together
+from app.schedule_shown import Shown
 from app.views import run_metrics
 from profiling.records import Measurement
 from profiling.snapshot import AnySnapshot, NewerSnapshot, embedded, file_name
@@ -35,6 +38,18 @@ from profiling.words import escaped
 _HERE = Path(__file__).parent
 _OWN_FILES = _HERE / "html_parts"
 _SERIES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c")
+
+
+@dataclass(frozen=True)
+class _Canvas:
+    """What draws the blobs of one kind; a page holds the script and the style of those that it has."""
+
+    name: str
+    script: str
+    style: str
+
+
+_CANVASES = (_Canvas("player", PLAYER_SCRIPT, PLAYER_STYLE), _Canvas("lanes", LANES_SCRIPT, LANES_STYLE))
 
 
 def page_of(snapshot: AnySnapshot) -> bytes:
@@ -48,6 +63,7 @@ def page_of(snapshot: AnySnapshot) -> bytes:
         _controls(snapshot, ran),
         *(_version(snapshot.measurements, focus, place, charts) for place, focus in enumerate(ran)),
         _tiles(ran),
+        _schedule(ran),
         _failures(snapshot.measurements, charts),
         "</main>",
         _files(snapshot),
@@ -150,12 +166,25 @@ def _version(measurements: Sequence[Measurement], focus: Measurement, place: int
         *(parts.sentence(reason, strong=f"Why is {label} slow?") for label, reason in slow),
         *(charts.row(row, f"of-{a_row}") for row, a_row in _rows(found.rest)),
         parts.absences(found.absent),
+        *_fp8(focus, charts),
         parts.heading(f"About this run of {focus.label}" if len(ran) > 1 else "About this run"),
         parts.facts(result_facts.facts(focus)),
     ]
     hidden = "" if place == _first_shown(ran) else " hidden"
     start = f'<section class="version" data-version="{place}" aria-label="{escaped(focus.label)}"{hidden}>'
     return f"{start}{''.join(inner)}</section>"
+
+
+def _fp8(focus: Measurement, charts: _Charts) -> Iterator[str]:
+    """What FP8 costs the query block that was traced, where the trace says so."""
+    trace, precision = focus.tiles_trace, focus.request.precision
+    if trace is None or trace.fp8_errors is None:
+        return
+    yield parts.heading(f"What FP8 costs query block {trace.query_block} of head {trace.head}", trace.provenance)
+    yield parts.sentence(microscope.headline(trace.fp8_errors))
+    yield parts.metrics(microscope.numbers(trace.fp8_errors, precision))
+    yield charts.row([microscope.heat_map(trace, "whole", LIGHT), microscope.by_tile(trace, LIGHT)], "of-2")
+    yield parts.sentence(microscope.limit_words(trace.fp8_errors, precision), strong=microscope.LIMIT_TITLE)
 
 
 def _rows(charts: Sequence[Chart]) -> Iterable[tuple[Sequence[Chart], int]]:
@@ -184,6 +213,21 @@ def _tiles(ran: Sequence[Measurement]) -> str:
     name = " and ".join(one.label for one in shown)
     heading = parts.heading(f"The online softmax of {name}, tile by tile", shown[0].tiles_trace.provenance)
     return f'<section class="tiles" aria-label="Tile by tile">{heading}{player}</section>'
+
+
+def _schedule(ran: Sequence[Measurement]) -> str:
+    """The lanes of every schedule that was stamped, with its numbers."""
+    found = []
+    for one in schedule_shown.with_schedule(ran):
+        shown = Shown.of(one)
+        try:
+            drawn = lanes_of([(shown.name, shown.table)], shown.lane_facts(can_open=False))
+        except ValueError as error:
+            drawn = parts.sentence(str(error))
+        caption = f'<p class="fs-caption">{escaped(schedule_shown.caption(shown))}</p>'
+        said = f"{schedule_shown.title(shown)}."
+        found += [parts.heading(said, "measured"), parts.metrics(schedule_shown.metrics(shown)), drawn, caption]
+    return f'<section class="schedule" aria-label="Which SM ran which block, when">{"".join(found)}</section>' if found else ""
 
 
 def _failures(measurements: Sequence[Measurement], charts: _Charts) -> str:
@@ -247,7 +291,8 @@ def _moment(text: str) -> str:
 
 def _document(snapshot: AnySnapshot, body: str, charts: _Charts) -> bytes:
     scripts = [_own("page.js")]
-    modules = [PLAYER_SCRIPT] if 'id="trace"' in body else []
+    canvases = [one for one in _CANVASES if f'data-of="{one.name}"' in body]
+    modules = [one.script for one in canvases]
     allowed = " ".join(_hash(script) for script in [*scripts, *modules, get_plotlyjs()])
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
@@ -264,7 +309,7 @@ def _document(snapshot: AnySnapshot, body: str, charts: _Charts) -> bytes:
 <meta name="generator" content="FlashScope">
 <title>{escaped(snapshot.title)} · FlashScope</title>
 <link rel="icon" href="{parts.favicon(LIGHT)}">
-<style>{_style()}{STYLE if modules else ""}</style>
+<style>{_style()}{"".join(one.style for one in canvases)}</style>
 <noscript><style>{_own("without_script.css")}</style></noscript>
 </head>
 <body>

@@ -91,7 +91,8 @@ def _repeated(measurement: Measurement, device: DeviceFacts, tile_ms: float | No
     if checked.request is None:
         name, sentence = next(iter(checked.errors.items()))
         return _Cannot(name, sentence, checked.expected_s or 0.0)
-    return checked.request.model_copy(update={"seed": request.seed, "probes": request.probes})
+    carried = {name: getattr(request, name) for name in ("seed", "probes", "inputs", "own", "trace")}
+    return checked.request.model_copy(update=carried)
 
 
 def _target(measurement: Measurement) -> int:

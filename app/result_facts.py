@@ -9,6 +9,7 @@ from app.figures import compiled, launches, memory, timeline, versions
 from app.figures.style import Absent, Chart, Palette
 from kernels.registry import VERSIONS
 from profiling import words
+from profiling.own_inputs import inputs_of
 from profiling.records import Measurement, RunRequest
 
 
@@ -17,7 +18,8 @@ def title(requests: Sequence[RunRequest]) -> str:
     first = requests[0]
     what = version_title(first.kernel) if len(requests) == 1 else f"{len(requests)} versions"
     formats = dict.fromkeys(request.precision.title for request in requests)
-    return f"{what} · {first.problem.title} · {' and '.join(formats)}"
+    drawn = "" if first.inputs == "normal" else f" · {inputs_of(first)} inputs"
+    return f"{what} · {first.problem.title} · {' and '.join(formats)}{drawn}"
 
 
 def version_title(kernel: str) -> str:
@@ -60,6 +62,7 @@ def facts(measurement: Measurement) -> list[dict[str, str]]:
     environment, accuracy = measurement.environment, measurement.accuracy
     found = {
         "tiles": measurement.tiles.title if measurement.tiles else "none to choose",
+        "inputs": inputs_of(measurement.request),
         "device": environment.device.name,
         "peak rates from": environment.device.peak_source or "not known for this model",
         "torch": environment.torch_version,

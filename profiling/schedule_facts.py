@@ -238,8 +238,10 @@ def _losses(facts: ScheduleFacts, time: Callable[[float], str]) -> Iterator[tupl
 
 
 def _busy(facts: ScheduleFacts) -> str:
-    worked = f"All {facts.sm_count} SMs worked" if facts.sms_used == facts.sm_count else f"{facts.sms_used} SMs worked"
-    return f"{worked}; over all {facts.sm_count}, an SM was busy {percent(facts.busy_share)} of the time."
+    if facts.sms_used == facts.sm_count:
+        return f"All {facts.sm_count} SMs worked, {percent(facts.busy_share)} of the time."
+    used = f"{facts.sms_used} of {facts.sm_count} SMs worked"
+    return f"{used}; over all of them, an SM was busy {percent(facts.busy_share)} of the time."
 
 
 def _balance(facts: ScheduleFacts, time: Callable[[float], str]) -> str:

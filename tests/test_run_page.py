@@ -186,7 +186,7 @@ def test_progress_never_goes_back() -> None:
     queue = FakeQueue((records.gpu(),))
     queue.put("j", [records.on_gpu().request])
     shares = []
-    for phase in ("starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace"):
+    for phase in ("starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace", "schedule"):
         for done in (0, 1, 2):
             queue.run("j", Progress(job_id="j", phase=phase, text="", done=done, total=2))
             shares.append(run_status._share(queue.view("j")))

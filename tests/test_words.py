@@ -62,6 +62,17 @@ def test_errors_have_a_real_minus() -> None:
     assert words.error(0) == "0"
 
 
+@pytest.mark.parametrize(
+    ("share", "plain", "signed"),
+    [
+        (0.986, "98.6 %", "+98.6 %"), (0.0593, "5.93 %", "+5.93 %"), (0.00149, "0.1 %", "+0.1 %"), (1, "100.0 %", "+100.0 %"),
+        (-0.018, "−1.80 %", "−1.80 %"), (-0.0001, "0.0 %", "0.0 %"), (0, "0.0 %", "0.0 %"), (1.5, "150 %", "+150 %"),
+    ],
+)  # fmt: skip
+def test_shares_are_percents_and_changes_have_a_sign(share: float, plain: str, signed: str) -> None:
+    assert (words.percent(share), words.signed_percent(share)) == (plain, signed)
+
+
 def test_ordinals() -> None:
     assert [words.ordinal(place) for place in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == [
         "1st",

@@ -6,33 +6,33 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app import look, state
+from app import look, schedule_choices, state
 from app.csv_text import csv_of
 from app.player import choices
 from app.state import Opened
 from app.views import save
 from profiling import privacy
+from profiling.records import Measurement
 from profiling.snapshot import AnySnapshot, file_name, file_of
 
 
 def toolbar(found: Opened) -> None:
     """Everything that can be done with any result, wherever it comes from."""
     _watch(found)
+    _where_it_ran(found)
     st.toggle("Tables", key=state.TABLES_KEY, bind="query-params", help="The numbers behind every chart.")
     if found.kept is None and found.origin != "file":
         save.button(found)
-    _share(found)
+    share(found)
     if found.snapshot.measurements and found.origin not in ("unsaved", "file"):
         compare(found.id)
 
 
 def _watch(found: Opened) -> None:
     """Where a version that can be traced has run: the form's own, or else the first."""
-    ran = [measurement for measurement in found.snapshot.measurements if choices.can_be_watched(measurement)]
-    if not ran:
+    chosen = _form_s_own([one for one in found.snapshot.measurements if choices.can_be_watched(one)])
+    if chosen is None:
         return
-    kernel = state.form_values()["kernel"]
-    chosen = next((measurement for measurement in ran if measurement.request.kernel == kernel), ran[0])
     st.page_link(
         state.page("softmax"),
         label="Watch it",
@@ -42,13 +42,32 @@ def _watch(found: Opened) -> None:
     )
 
 
+def _where_it_ran(found: Opened) -> None:
+    """Likewise the way to its schedule, with the form's values."""
+    chosen = _form_s_own([one for one in found.snapshot.measurements if schedule_choices.can_be_stamped(one)])
+    if chosen is not None:
+        st.page_link(
+            state.page("schedule"),
+            label="Where it ran",
+            icon=":material/view_timeline:",
+            query_params=state.address_to_schedule(chosen),
+            help="Which SM ran which block, when: stamped by the kernel, or modelled.",
+        )
+
+
+def _form_s_own(ran: list[Measurement]) -> Measurement | None:
+    kernel = state.form_values()["kernel"]
+    return next((one for one in ran if one.request.kernel == kernel), ran[0] if ran else None)
+
+
 def compare(reference: str, against: str = "", label: str = "Compare") -> None:
     """A link to the Compare page, with this one as A, or as B against another."""
     sides = {"a": against, "b": reference} if against else {"a": reference}
     st.page_link(state.page("compare"), label=label, icon=":material/compare_arrows:", query_params=sides)
 
 
-def _share(found: Opened) -> None:
+def share(found: Opened) -> None:
+    """The link, where there is one, and the files."""
     snapshot = state.plain(found)
     stem = file_name(snapshot).split(".")[0]
     with st.popover("Share", icon=":material/ios_share:", key="share"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import look, state
+from app import look, schedule_shown, state
 from app.state import Opened
 from app.views import actions, opened, run_metrics
+from app.views.run_metrics import Chip
 from profiling.snapshot import AnySnapshot
 
 
@@ -33,7 +34,18 @@ def _list(found: dict[str, AnySnapshot | str]) -> None:
             with st.container(gap="xsmall"):
                 look.sentence(recording.note, strong=recording.title)
                 look.sentence(run_metrics.speeds(recording.measurements))
-                look.chips(run_metrics.origin_chips(recording.measurements[0])[:1])
+                look.chips([*run_metrics.origin_chips(recording.measurements[0])[:1], *_has(recording)])
             with st.container(horizontal=True, gap="xsmall", width="content", vertical_alignment="center"):
                 st.button("Open", key=f"open {name}", on_click=state.open_recording, args=(name,))
                 actions.compare(recording.id)
+
+
+def _has(recording: AnySnapshot) -> list[Chip]:
+    """What there is to see in it besides speeds."""
+    traced = sum(one.tiles_trace is not None for one in recording.measurements)
+    stamped = len(schedule_shown.with_schedule(recording.measurements))
+    kinds = (
+        (traced, "trace", "The online softmax, tile by tile, as the kernel stored it."),
+        (stamped, "schedule", "Which SM ran which block, when, as the kernel stamped it."),
+    )
+    return [("info", f"{count} {name}{'s' if count > 1 else ''}", why) for count, name, why in kinds if count]

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import look, state
 from app.state import Opened, Receipt
-from app.views import actions, run_it_here, run_result, save, softmax
+from app.views import actions, run_it_here, run_result, save, schedule, softmax
 from profiling.plausibility import implausible
 from profiling.snapshot import AnySnapshot, NewerSnapshot
 from profiling.store import Kept, Store, StoreProblem
@@ -49,6 +49,7 @@ def show(found: Opened, back: str, go_back: Callable[[None], None]) -> None:
         warnings(snapshot)
     run_result.show(snapshot.measurements, found.origin)
     softmax.watched(snapshot.measurements)
+    schedule.watched(snapshot.measurements, found.origin)
     if found.kept is not None and state.dialog_is_open(_EDIT, found.id):
         _edit(found.kept)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -9,6 +11,7 @@ from app import look, state
 from app.figures import limits
 from app.figures.style import Chart
 from app.views import run_metrics
+from kernels.problem import TileConfig
 from profiling import words
 from profiling.job_queue import JobView
 from profiling.records import DeviceFacts, JobError, Measurement
@@ -22,6 +25,7 @@ _PHASES = {
     "memory": "Measuring memory",
     "observe": "Observing the GPU",
     "trace": "Tracing tiles",
+    "schedule": "Stamping programs",
 }
 
 
@@ -132,8 +136,11 @@ def _share(view: JobView) -> float:
     return min(1.0, (phases.index(view.progress.phase) + within) / len(phases))
 
 
-def failed(view: JobView) -> None:
-    """Why a job gave nothing: the sentence, what it needed and what there was, the cure, the original text folded."""
+def failed(view: JobView, use_tiles: Callable[[TileConfig], None] | None = None) -> None:
+    """Why a job gave nothing: the sentence, what it needed and what there was, the cure, the original text folded.
+
+    use_tiles: the callback that puts the cure into the fields of another page than Run.
+    """
     result = next((one for one in view.results if one is not None and one.error is not None), None)
     if result is None:
         return
@@ -144,19 +151,21 @@ def failed(view: JobView) -> None:
     look.chips([("bad", "not run" if error.kind in ("refused", "compile") else "failed", error.sentence)])
     with st.container(border=True, gap="small", key="failed"):
         look.sentence(error.sentence)
-        _cure(error)
+        _cure(error, use_tiles)
         _needed_and_there(error, result)
         if error.raw:
             with st.expander("Details: the original message"):
                 st.code(error.raw, language=None, wrap_lines=True)
 
 
-def _cure(error: JobError) -> None:
+def _cure(error: JobError, use_tiles: Callable[[TileConfig], None] | None) -> None:
     if error.cure is None:
         return
     with st.container(horizontal=True, gap="small"):
-        st.button(f"Use {error.cure.title}", type="primary", on_click=state.set_tiles, args=(error.cure,), key="cure")
-        st.button("Use it and run", icon=":material/play_arrow:", on_click=_cure_and_run, args=(error,), key="cure_and_run")
+        use = use_tiles or state.set_tiles
+        st.button(f"Use {error.cure.title}", type="primary", on_click=use, args=(error.cure,), key="cure")
+        if use_tiles is None:
+            st.button("Use it and run", icon=":material/play_arrow:", on_click=_cure_and_run, args=(error,), key="cure_and_run")
 
 
 def _cure_and_run(error: JobError) -> None:

@@ -13,6 +13,7 @@ Tiles = tuple[int, int, int, int]
 """BLOCK_M, BLOCK_N, warps, stages."""
 
 _SHORT, _MEDIUM = 2048, 4096
+_H200_SMS = 132
 
 # By padded head_dim. Data-centre Ampere and consumer cards have different room in shared memory.
 _AMPERE: dict[str, dict[int, Tiles]] = {
@@ -38,6 +39,12 @@ _CONSUMER_BLACKWELL = {
     "v3": {**_CONSUMER["v3"], 128: (128, 64, 8, 3)},
 }
 _TABLES = {80: _AMPERE, 100: _BLACKWELL, 120: _CONSUMER_BLACKWELL}
+# What v3-hopper has, by padded head_dim: BLOCK_M is 64 queries a warpgroup, and its registers must hold S, P and O.
+HOPPER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
+    64: ((256, 64), (128, 128), (128, 64)),
+    128: ((128, 128), (128, 64)),
+    256: ((128, 64),),
+}
 _KEY_OUTER: dict[int, Tiles] = {32: (64, 32, 8, 2), 64: (64, 32, 8, 2), 128: (64, 32, 8, 1), 256: (32, 32, 8, 1)}
 
 
@@ -46,7 +53,9 @@ def tiles_to_start_with(
 ) -> TileConfig:
     """The default of a version that has tiles; see kernels.registry.default_tiles."""
     dim = max(32, problem.padded_head_dim)
-    if loop_order == "key":
+    if name == "v3-hopper":
+        chosen = _hopper_gluon(problem, max(64, dim))
+    elif loop_order == "key":
         chosen = _KEY_OUTER[dim]
     elif arch.capability == 90:
         chosen = _hopper(name, problem, precision, dim)
@@ -72,6 +81,15 @@ def _hopper(name: str, problem: AttentionProblem, precision: Precision, dim: int
     # With a ragged end, the wider tile's extra mask would not fit in the registers.
     at_256 = (128, 32, 8, 2) if problem.seq_len_kv % 64 else (128, 64, 8, 2)
     return {32: (64, 128, 4, 3), 64: at_64, 128: at_128, 256: at_256}[dim]
+
+
+def _hopper_gluon(problem: AttentionProblem, dim: int) -> Tiles:
+    block_m, block_n = HOPPER_TILES[dim][0]
+    tiles = problem.batch * problem.num_heads * -(-problem.seq_len_q // block_m)
+    if dim == 64 and tiles < _H200_SMS:
+        # Half as high, so that fewer SMs stay idle.
+        block_m, block_n = HOPPER_TILES[dim][1]
+    return block_m, block_n, block_m // 16, 2
 
 
 def _hopper_fp8(problem: AttentionProblem, dim: int) -> Tiles:

@@ -442,3 +442,23 @@ def test_foreign_words_in_an_export_stay_words() -> None:
     device = records.interpreter().model_copy(update={"name": "</script><script>alert(1)</script>"})
     foreign = FIRST[0].model_copy(update={"environment": records.environment(device)})
     assert b"<script>alert" not in export.page_of_trace(foreign)
+
+
+def _of_a_recording() -> None:
+    from app import look
+    from app.views import softmax
+    from tests.traces_for_tests import traced
+
+    look.style()
+    softmax.watched([traced("v1"), traced("v2"), traced("v3", fp8=True), traced("v2", block=16)])
+
+
+def test_of_many_traces_each_can_be_watched_and_beside_it_what_steps_with_it(queue: FakeQueue) -> None:
+    page = AppTest.from_function(_of_a_recording, default_timeout=20).run()
+    assert [trace["label"] for trace in header_of(page)["traces"]] == ["v1"]
+    page.selectbox(key=state.TRACE_BESIDE_KEY).set_value(2).run()
+    assert [trace["label"] for trace in header_of(page)["traces"]] == ["v1", "v3 FP8"]
+    page.selectbox(key=state.WATCHED_TRACE_KEY).set_value(3).run()
+    assert page.selectbox(key=state.TRACE_BESIDE_KEY).options == [choices.ALONE]
+    assert [trace["blockN"] for trace in header_of(page)["traces"]] == [16]
+    assert not page.exception

@@ -56,10 +56,25 @@ def page() -> None:
 
 def watched(measurements: Sequence[Measurement]) -> None:
     """The player for the traces among these, where there are any."""
-    found = [one for one in measurements if one.tiles_trace is not None]
+    found = tuple(one for one in measurements if one.tiles_trace is not None)
     if found:
         look.heading("The online softmax, tile by tile", found[0].tiles_trace.provenance)
-        _play(tuple(found[:2]) if payload.can_step_together(found[:2]) else (found[0],))
+        _play(found if len(found) < 3 and payload.can_step_together(found) else _chosen(found))
+
+
+def _chosen(found: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
+    """One of several traces, and beside it one that can step with it."""
+
+    def name(place: int | None) -> str:
+        return choices.ALONE if place is None else found[place].label
+
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="which-trace"):
+        watched = st.selectbox("Watch", range(len(found)), format_func=name, key=state.WATCHED_TRACE_KEY, width=160)
+        able = [
+            place for place, one in enumerate(found) if place != watched and payload.can_step_together((found[watched], one))
+        ]
+        beside = st.selectbox("Beside it", [None, *able], format_func=name, key=state.TRACE_BESIDE_KEY, width=160)
+    return (found[watched],) if beside is None else (found[watched], found[beside])
 
 
 def _keep(requests: tuple[RunRequest, ...]) -> None:

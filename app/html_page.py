@@ -31,6 +31,7 @@ from app.player.files import STYLE as PLAYER_STYLE
 from app.player.payload import can_step_together
 from app.schedule_shown import Shown
 from app.views import run_metrics
+from kernels.registry import OUR_VERSIONS
 from profiling.records import Measurement
 from profiling.snapshot import AnySnapshot, NewerSnapshot, embedded, file_name
 from profiling.words import escaped
@@ -150,7 +151,7 @@ def _controls(snapshot: AnySnapshot, ran: Sequence[Measurement]) -> str:
 
 def _first_shown(ran: Sequence[Measurement]) -> int:
     """The last that is FlashScope's own, else the last: peers follow our versions in a job."""
-    ours = [place for place, one in enumerate(ran) if one.request.kernel in ("native", "v1", "v2", "v3")]
+    ours = [place for place, one in enumerate(ran) if one.request.kernel in OUR_VERSIONS]
     return ours[-1] if ours else len(ran) - 1
 
 

@@ -25,7 +25,17 @@ from app.player.payload import Position
 from app.presets import FIRST_ON_A_GPU, PRESETS
 from app.schedule_shown import Shown
 from kernels.architecture import ARCHITECTURES
-from kernels.problem import BLOCK_SIZES, DTYPES, FP8_SCALES, HEAD_DIMS, LOOP_ORDERS, NUM_STAGES, NUM_WARPS, TileConfig
+from kernels.problem import (
+    BLOCK_M_SIZES,
+    BLOCK_SIZES,
+    DTYPES,
+    FP8_SCALES,
+    HEAD_DIMS,
+    LOOP_ORDERS,
+    NUM_STAGES,
+    WARP_COUNTS,
+    TileConfig,
+)
 from kernels.registry import OUR_VERSIONS
 from profiling.foreign_text import MAX_NAME
 from profiling.improvements import Judged, judged_pairs
@@ -57,9 +67,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "fp8_scale": FP8_SCALES,
     "loop_order": LOOP_ORDERS,
     "head_dim": tuple(map(str, HEAD_DIMS)),
-    "block_m": tuple(map(str, BLOCK_SIZES)),
+    "block_m": tuple(map(str, BLOCK_M_SIZES)),
     "block_n": tuple(map(str, BLOCK_SIZES)),
-    "num_warps": tuple(map(str, NUM_WARPS)),
+    "num_warps": tuple(map(str, WARP_COUNTS)),
     "num_stages": tuple(map(str, NUM_STAGES)),
 }
 TILE_FIELDS = ("block_m", "block_n", "num_warps", "num_stages")
@@ -78,6 +88,7 @@ FILTERS: dict[str, str | bool | None] = {
 _JOB_PARAM, _RECORDING_PARAM, SNAPSHOT_PARAM, _AGAINST_PARAM = "job", "recording", "snapshot", "against"
 LONGEST_INTERPRETED, LONGEST_ON_A_GPU = 512, 4096
 PLAYER_KEY, TAU_KEY = "player", "tau"
+WATCHED_TRACE_KEY, TRACE_BESIDE_KEY = "watched_trace", "trace_beside"
 FP8_PART_KEY, STUDY_SCALES_KEY, STUDY_HADAMARD_KEY, STUDY_MEAN_KEY = "fp8_part", "study_scales", "study_hadamard", "study_mean"
 STUDY_TOKENS_KEY, STUDY_DIM_KEY = "study_tokens", "study_dim"
 _POSITION_KEY, _TRACE_NEXT_KEY, _WATCHED_KEY = "_position", "_trace_next", "_watched"

@@ -12,7 +12,7 @@ from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
 Tiles = tuple[int, int, int, int]
 """BLOCK_M, BLOCK_N, warps, stages."""
 
-_SHORT, _MEDIUM = 2048, 4096
+_SHORT, _MEDIUM, _LONG = 2048, 4096, 16384
 _H200_SMS = 132
 
 # By padded head_dim. Data-centre Ampere and consumer cards have different room in shared memory.
@@ -41,7 +41,7 @@ _CONSUMER_BLACKWELL = {
 _TABLES = {80: _AMPERE, 100: _BLACKWELL, 120: _CONSUMER_BLACKWELL}
 # What v3-hopper has, by padded head_dim: BLOCK_M is 64 queries a warpgroup, and its registers must hold S, P and O.
 HOPPER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
-    64: ((256, 64), (128, 128), (128, 64)),
+    64: ((256, 64), (128, 128), (192, 128), (128, 64)),
     128: ((128, 128), (128, 64)),
     256: ((128, 64),),
 }
@@ -89,6 +89,9 @@ def _hopper_gluon(problem: AttentionProblem, dim: int) -> Tiles:
     if dim == 64 and tiles < _H200_SMS:
         # Half as high, so that fewer SMs stay idle.
         block_m, block_n = HOPPER_TILES[dim][1]
+    elif problem.padded_head_dim == 64 and problem.seq_len_q >= (_LONG if problem.causal else _MEDIUM):
+        # Three warpgroups have registers for twice the keys a tile, which pays on long problems.
+        block_m, block_n = HOPPER_TILES[dim][2]
     return block_m, block_n, block_m // 16, 2
 
 

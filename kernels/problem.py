@@ -7,8 +7,11 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, model_validator
 
 HEAD_DIMS = (16, 32, 64, 80, 96, 128, 256)
+# Sides and warps of Triton's own tiles are powers of two; v3-hopper, in Gluon, can also have three warpgroups of 64 queries.
 BLOCK_SIZES = (16, 32, 64, 128, 256, 512)
+BLOCK_M_SIZES = (16, 32, 64, 128, 192, 256, 512)
 NUM_WARPS = (1, 2, 4, 8, 16)
+WARP_COUNTS = (1, 2, 4, 8, 12, 16)
 NUM_STAGES = (1, 2, 3, 4, 5, 6)
 # Heads are found by 64-bit offsets; within a head of 4 Mi tokens of 256 numbers 32 bits are enough.
 MAX_SEQ_LEN = 1 << 22
@@ -31,13 +34,14 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _listed(values: tuple[object, ...]) -> str:
+def listed(values: tuple[object, ...]) -> str:
+    """Values in a sentence: '1, 2 or 3'."""
     return ", ".join(str(value) for value in values[:-1]) + f" or {values[-1]}"
 
 
 def _require_one_of(name: str, value: int, allowed: tuple[int, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{name} = {value} is not possible: it can be {_listed(allowed)}.")
+        raise ValueError(f"{name} = {value} is not possible: it can be {listed(allowed)}.")
 
 
 def _require_between(name: str, value: int, low: int, high: int) -> None:
@@ -135,6 +139,7 @@ class TileConfig(Frozen):
     in which order query blocks start, for the versions that let it be chosen: 'natural' from the first row on, 'heaviest'
     those with most tiles first, 'zigzag' heaviest and lightest in turn; 'default' is the version's own. num_programs: as many
     programs are launched, and each takes block after block (a persistent grid); None: one program a block.
+    BLOCK_M = 192 and 12 warps are v3-hopper's alone: kernels.registry.refuse says so.
     Raises ValueError (inside pydantic's) that names the value and what is allowed.
     """
 
@@ -148,9 +153,9 @@ class TileConfig(Frozen):
 
     @model_validator(mode="after")
     def _possible(self) -> TileConfig:
-        _require_one_of("BLOCK_M", self.block_m, BLOCK_SIZES)
+        _require_one_of("BLOCK_M", self.block_m, BLOCK_M_SIZES)
         _require_one_of("BLOCK_N", self.block_n, BLOCK_SIZES)
-        _require_one_of("num_warps", self.num_warps, NUM_WARPS)
+        _require_one_of("num_warps", self.num_warps, WARP_COUNTS)
         _require_one_of("num_stages", self.num_stages, NUM_STAGES)
         if self.num_programs is not None:
             _require_between("num_programs", self.num_programs, 1, MAX_PROGRAMS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernels.architecture import Architecture
 from kernels.default_tiles import HOPPER_TILES, tiles_to_start_with
-from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
+from kernels.problem import BLOCK_SIZES, NUM_WARPS, AttentionProblem, LoopOrder, Precision, TileConfig, listed
 
 if TYPE_CHECKING:
     from kernels.kernel import Kernel
@@ -251,6 +251,8 @@ def refuse(
         raise Refused(f"{name} is not possible in the interpreter: it is {what}.")
     if name == "v3-hopper":
         _refuse_hopper(problem, tiles, arch)
+    elif tiles is not None:
+        _refuse_three_warpgroups(name, tiles)
     if precision.fp8:
         _refuse_fp8(problem, tiles, arch)
         _refuse_scales(name, precision, arch)
@@ -271,6 +273,21 @@ def _refuse_scales(name: str, precision: Precision, arch: Architecture | None) -
     if arch is not None and arch.capability != 90:
         raise Refused(
             f"FP8 is not possible with fa3 on sm_{arch.capability} ({arch.name}): its FP8 kernels are Hopper's, sm_90."
+        )
+
+
+def _refuse_three_warpgroups(name: str, tiles: TileConfig) -> None:
+    """What only v3-hopper can have: Triton's own tiles and warps are powers of two."""
+    cure = tiles.model_copy(update={"block_m": min(tiles.block_m, 128), "num_warps": min(tiles.num_warps, 8)})
+    if tiles.block_m not in BLOCK_SIZES:
+        raise Refused(
+            f"BLOCK_M = {tiles.block_m} is not possible with {name}: it can be {listed(BLOCK_SIZES)}.",
+            cure=cure,
+        )
+    if tiles.num_warps not in NUM_WARPS:
+        raise Refused(
+            f"num_warps = {tiles.num_warps} is not possible with {name}: it can be {listed(NUM_WARPS)}.",
+            cure=cure,
         )
 
 

@@ -9,7 +9,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 from kernels.block_order import WHOLE_HEAD
-from kernels.problem import BLOCK_ORDERS, BLOCK_SIZES, HEAD_DIMS, NUM_STAGES, NUM_WARPS, AttentionProblem, Precision, TileConfig
+from kernels.problem import (
+    BLOCK_M_SIZES,
+    BLOCK_ORDERS,
+    BLOCK_SIZES,
+    HEAD_DIMS,
+    NUM_STAGES,
+    WARP_COUNTS,
+    AttentionProblem,
+    Precision,
+    TileConfig,
+)
 from kernels.registry import VERSIONS
 from profiling.record_types import Array
 from profiling.records import (
@@ -76,7 +86,7 @@ problems = st.builds(
 )  # fmt: skip
 tiles = st.builds(
     TileConfig,
-    block_m=st.sampled_from(BLOCK_SIZES), block_n=st.sampled_from(BLOCK_SIZES), num_warps=st.sampled_from(NUM_WARPS),
+    block_m=st.sampled_from(BLOCK_M_SIZES), block_n=st.sampled_from(BLOCK_SIZES), num_warps=st.sampled_from(WARP_COUNTS),
     num_stages=st.sampled_from(NUM_STAGES), loop_order=st.sampled_from(["query", "key"]),
     block_order=st.sampled_from(BLOCK_ORDERS), num_programs=st.sampled_from([None, None, 1, 132]),
 )  # fmt: skip

@@ -226,7 +226,7 @@ def test_help_explains_every_option_of_every_command(command, capsys):
 def test_bad_input_ends_with_2_and_prints_no_record():
     done = call("run", "--kernel", "v2", "--block-m", "63", "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "BLOCK_M = 63 is not possible: it can be 16, 32, 64, 128, 256 or 512.\n"
+    assert done.stderr == "BLOCK_M = 63 is not possible: it can be 16, 32, 64, 128, 192, 256 or 512.\n"
 
 
 def test_the_table_says_what_was_measured_and_how():

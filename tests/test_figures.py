@@ -13,7 +13,7 @@ import pytest
 
 from app.figures import compiled, launches, limits, memory, timeline, versions
 from app.figures.style import DARK, LIGHT, Absent, Chart, Palette, spread
-from kernels.registry import VERSIONS
+from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS
 from profiling.records import JobError
 from tests import records_for_tests as records
 
@@ -40,6 +40,15 @@ def contrast(first: str, second: str) -> float:
 @pytest.mark.parametrize("role", ["text", "muted", "progress", "work_lost", "correct", "refused", "peer"])
 def test_colours_used_for_text_can_be_read(palette: Palette, role: str) -> None:
     assert contrast(getattr(palette, role), palette.background) >= 4.5
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_each_version_of_ours_has_a_bar_colour_of_its_own_that_can_be_seen(palette: Palette) -> None:
+    ours = {palette.version(name) for name in OUR_VERSIONS}
+    assert len(ours) == len(OUR_VERSIONS)
+    assert palette.peer not in ours
+    assert {palette.version(name) for name in (*PEERS, "v9")} == {palette.peer}
+    assert contrast(palette.version("v3-hopper"), palette.background) >= 3
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])

@@ -1,5 +1,6 @@
 """The Hopper kernel without a GPU: who works on what, against a mask written out; and what ptxas made of the loop."""
 
+import itertools
 import re
 import subprocess
 import tempfile
@@ -45,7 +46,7 @@ def visible(problem: AttentionProblem) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.title)
-@pytest.mark.parametrize("blocks", [(128, 128), (128, 64), (256, 64)])
+@pytest.mark.parametrize("blocks", [(128, 128), (128, 64), (192, 128), (256, 64)])
 def test_each_tile_is_dealt_once_with_the_keys_that_its_rows_see(problem, blocks):
     tiles, mask = tiles_of(*blocks), visible(problem)
     work = flash_v3_hopper._work(problem, tiles, 5, torch.device("cpu"))
@@ -122,7 +123,15 @@ def unmasked_loops(code: list[tuple[int, str]]) -> list[list[str]]:
     return [loop for loop in shortest if len(loop) < 1.2 * len(shortest[0])]
 
 
-CASES = ((64, True, 1000), (128, True, 1000), (256, True, 1000), (128, False, 16384))
+# By head_dim, causal and seq_len, at default tiles: two, three and four warpgroups.
+CASES = (
+    (64, True, 16384),
+    (128, True, 1000),
+    pytest.param((64, True, 1000), marks=pytest.mark.long),
+    pytest.param((256, True, 1000), marks=pytest.mark.long),
+    pytest.param((64, False, 4096), marks=pytest.mark.long),
+    pytest.param((128, False, 16384), marks=pytest.mark.long),
+)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -187,9 +196,26 @@ def test_defaults_are_possible_for_every_head_dim_on_hopper_alone():
     assert "v3-hopper" not in ours_on(None) + ours_on(ARCHITECTURES[89]) + ours_on(ARCHITECTURES[100])
     for head_dim in (16, 32, 64, 80, 96, 128, 256):
         problem = AttentionProblem(seq_len_q=100, seq_len_kv=100, head_dim=head_dim)
-        for batch in (1, 64):
-            more = problem.model_copy(update={"batch": batch})
+        for batch, seq_len in itertools.product((1, 64), (100, 4096, 16384)):
+            more = problem.model_copy(update={"batch": batch, "seq_len_q": seq_len})
             refuse("v3-hopper", more, Precision(), default_tiles("v3-hopper", more, Precision(), HOPPER), HOPPER)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "causal", "num_heads", "blocks"),
+    [
+        (4096, False, 32, (192, 128)),
+        (4096, True, 32, (256, 64)),
+        (16384, True, 32, (192, 128)),
+        (1024, False, 64, (256, 64)),
+        (16384, False, 1, (128, 128)),
+    ],
+)
+def test_at_head_dim_64_long_problems_have_three_warpgroups_and_few_tiles_two(seq_len, causal, num_heads, blocks):
+    problem = AttentionProblem(
+        num_heads=num_heads, num_kv_heads=num_heads, seq_len_q=seq_len, seq_len_kv=seq_len, head_dim=64, causal=causal
+    )
+    assert default_tiles("v3-hopper", problem, Precision(), HOPPER) == tiles_of(*blocks)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,16 @@ def test_a_bad_value_gets_one_sentence_at_its_field(field: str, typed: str, says
     assert says in checked.errors[field]
 
 
+@pytest.mark.parametrize(("field", "typed", "name"), [("block_m", "192", "BLOCK_M"), ("num_warps", "12", "num_warps")])
+def test_three_warpgroups_are_hoppers_alone_and_said_at_their_field(field: str, typed: str, name: str) -> None:
+    for version, device in (("v1", GPU), ("v2", GPU), ("v3", INTERPRETER)):
+        checked = form_check.check(values(kernel=version, **{field: typed}), device, 90)
+        assert checked.errors[field].startswith(f"{name} = {typed} is not possible with {version}: it can be ")
+        assert checked.cure is not None
+    chosen = values(kernel="v3-hopper", head_dim="64", block_m="192", block_n="128", num_warps="12", num_stages="2")
+    assert form_check.check(chosen, GPU, 90).errors == {}
+
+
 def test_the_interpreter_stops_where_a_run_takes_twenty_seconds() -> None:
     choices = form_check.seq_len_choices(values(), INTERPRETER, 90, 12.0)
     assert choices[0] == 64

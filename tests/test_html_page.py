@@ -293,6 +293,14 @@ def test_versions_of_one_name_each_have_their_details(snapshot: Snapshot) -> Non
     assert ["hidden" in one for one in sections] == [True, True, False]
 
 
+def test_the_last_of_ours_is_shown_first_and_every_version_of_ours_counts() -> None:
+    v3, fa3 = records.on_gpu("v3"), records.on_gpu("fa3")
+    ran = (v3, v3.model_copy(update={"request": v3.request.model_copy(update={"kernel": "v3-hopper"})}), fa3)
+    parsed = Parsed(page_of(Snapshot(title="x", created_at=records.recording().created_at, measurements=ran)))
+    chosen = [attributes["value"] for _, attributes in parsed.elements if "checked" in attributes]
+    assert chosen == ["1"]
+
+
 def test_the_command_writes_the_page_and_nothing_else(snapshot: Snapshot, tmp_path: Path) -> None:
     file, out = tmp_path / "any name", tmp_path / "page.html"
     file.write_bytes(snapshot.document)

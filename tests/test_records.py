@@ -273,7 +273,7 @@ def test_a_job_keeps_to_one_problem_device_and_seed():
 def test_a_refusal_names_the_value_and_what_is_allowed():
     with pytest.raises(ValidationError) as caught:
         TileConfig(block_m=63, block_n=64, num_warps=4, num_stages=1)
-    assert first_sentence(caught.value) == "BLOCK_M = 63 is not possible: it can be 16, 32, 64, 128, 256 or 512."
+    assert first_sentence(caught.value) == "BLOCK_M = 63 is not possible: it can be 16, 32, 64, 128, 192, 256 or 512."
     with pytest.raises(ValidationError) as caught:
         Precision(dtype="fp64")
     assert first_sentence(caught.value).startswith("dtype = 'fp64' is not possible")

@@ -56,6 +56,22 @@ def test_what_cannot_work_is_refused_in_one_sentence(name, problem, precision, t
     assert "\n" not in refusal.value.sentence
 
 
+@pytest.mark.parametrize("name", [name for name in OUR_VERSIONS if VERSIONS[name].has_tiles and name != "v3-hopper"])
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"block_m": 192}, "BLOCK_M = 192 is not possible with {}: it can be 16, 32, 64, 128, 256 or 512."),
+        ({"num_warps": 12}, "num_warps = 12 is not possible with {}: it can be 1, 2, 4, 8 or 16."),
+    ],
+)
+@pytest.mark.parametrize("arch", [None, ARCHITECTURES[90]])
+def test_three_warpgroups_are_refused_where_tiles_are_powers_of_two_and_come_with_a_cure(name, fields, sentence, arch):
+    with pytest.raises(Refused) as refusal:
+        refuse(name, PROBLEM, Precision(), TILES.model_copy(update=fields), arch)
+    assert refusal.value.sentence == sentence.format(name)
+    refuse(name, PROBLEM, Precision(), refusal.value.cure, arch)
+
+
 def test_too_narrow_fp8_tiles_come_with_a_cure():
     narrow = TILES.model_copy(update={"block_n": 16})
     with pytest.raises(Refused) as refusal:

@@ -7,6 +7,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from kernels.registry import OUR_VERSIONS
+
 FONT = '"Source Sans", "Source Sans 3", system-ui, sans-serif'
 TRANSPARENT = "rgba(0,0,0,0)"
 
@@ -32,10 +34,11 @@ class Palette:
     v1: str
     v2: str
     v3: str
+    v3_hopper: str
 
     def version(self, name: str) -> str:
         """The bar colour of a version; peers and unknown ones share the peers'."""
-        return {"native": self.native, "v1": self.v1, "v2": self.v2, "v3": self.v3}.get(name, self.peer)
+        return getattr(self, name.replace("-", "_")) if name in OUR_VERSIONS else self.peer
 
 
 LIGHT = Palette(
@@ -56,6 +59,7 @@ LIGHT = Palette(
     v1="#9CC7E6",
     v2="#4A9BD0",
     v3="#0072B2",
+    v3_hopper="#00508A",
 )
 DARK = Palette(
     background="#0E1420",
@@ -75,6 +79,7 @@ DARK = Palette(
     v1="#2C5876",
     v2="#3F86B4",
     v3="#56B4E9",
+    v3_hopper="#9BD2F3",
 )
 
 

@@ -9,7 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import form_check, look, presets, state
 from app.form_check import Checked
-from kernels.problem import BLOCK_SIZES, DTYPES, FP8_SCALES, HEAD_DIMS, LOOP_ORDERS, NUM_STAGES, NUM_WARPS
+from kernels.problem import BLOCK_M_SIZES, BLOCK_SIZES, DTYPES, FP8_SCALES, HEAD_DIMS, LOOP_ORDERS, NUM_STAGES, WARP_COUNTS
 from kernels.registry import OUR_VERSIONS, VERSIONS
 from profiling import words
 from profiling.records import DeviceFacts
@@ -159,13 +159,13 @@ def _tile_fields(values: dict[str, str | bool], device: DeviceFacts | None, erro
     kernel = VERSIONS[str(values["kernel"])]
     left, right = st.columns(2, gap="small")
     with left:
-        _choice("BLOCK_M", "block_m", ("auto", *BLOCK_SIZES), disabled=not kernel.has_tiles)
+        _choice("BLOCK_M", "block_m", ("auto", *BLOCK_M_SIZES), disabled=not kernel.has_tiles)
     with right:
         _choice("BLOCK_N", "block_n", ("auto", *BLOCK_SIZES), disabled=not kernel.has_tiles)
     _errors(errors, "block_m", "block_n")
     left, right = st.columns(2, gap="small")
     with left:
-        _choice("Warps", "num_warps", ("auto", *NUM_WARPS), disabled=not kernel.has_tiles)
+        _choice("Warps", "num_warps", ("auto", *WARP_COUNTS), disabled=not kernel.has_tiles)
     with right:
         _choice("Stages", "num_stages", ("auto", *NUM_STAGES), disabled=not kernel.has_tiles)
     _errors(errors, "num_warps", "num_stages")

@@ -55,7 +55,7 @@ def snapshot_of(*orders: str) -> Snapshot:
 
 
 def test_without_a_gpu_a_model_is_drawn_for_the_gpu_that_is_chosen_and_for_what_if(page: Page, server: Server) -> None:
-    lanes = open_lanes(page, server, "block_order=natural")
+    lanes = open_lanes(page, server, "length=8192&block_order=natural")
     expect(lanes.locator("header .badge")).to_have_text(["modelled · H200"])
     expect(page.locator("h1")).to_contain_text("v2: the first SM was out of work")
     assert lanes.locator("canvas[data-panel=lanes]").first.evaluate(COLORS) > 10

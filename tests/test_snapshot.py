@@ -286,7 +286,7 @@ def check_mutated(count: int, seed: int, drawn: int) -> None:
 
 
 def test_a_mutated_file_is_a_snapshot_that_can_be_drawn_or_a_sentence() -> None:
-    check_mutated(1500, 20260, drawn=15)
+    check_mutated(700, 20260, drawn=8)
 
 
 @pytest.mark.long

@@ -18,13 +18,14 @@ from app.player.choices import VERSIONS
 from kernels.architecture import architecture
 from kernels.block_order import chosen_order, num_query_blocks
 from kernels.problem import (
+    BLOCK_M_SIZES,
     BLOCK_ORDERS,
     BLOCK_SIZES,
     DTYPES,
     FP8_SCALES,
     HEAD_DIMS,
     NUM_STAGES,
-    NUM_WARPS,
+    WARP_COUNTS,
     TileConfig,
 )
 from kernels.registry import VERSIONS as REGISTRY
@@ -106,16 +107,16 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "width": tuple(map(str, HEAD_DIMS)),
     "number": DTYPES,
     "scale": FP8_SCALES,
-    "rows": (AUTO, *_SIZES),
+    "rows": (AUTO, *map(str, BLOCK_M_SIZES)),
     "columns": (AUTO, *_SIZES),
-    "warps": (AUTO, *map(str, NUM_WARPS)),
+    "warps": (AUTO, *map(str, WARP_COUNTS)),
     "stages": (AUTO, *map(str, NUM_STAGES)),
     "block_order": BLOCK_ORDERS,
     "as_on": tuple(map(gpu_words, GPUS)),
     "at_once": ("1", "2", "3", "4"),
     "if_order": (AS_IT_RAN, *(order for order in BLOCK_ORDERS if order != "default")),
     "if_gpu": (AS_IT_RAN, *map(gpu_words, GPUS)),
-    "if_rows": (AS_IT_RAN, *_SIZES),
+    "if_rows": (AS_IT_RAN, *map(str, BLOCK_M_SIZES)),
     "if_columns": (AS_IT_RAN, *_SIZES),
 }
 """What a field can hold; those that are not here take any text, and check() says what is wrong with it."""
@@ -261,7 +262,11 @@ def has_orders(version: str) -> bool:
 
 def why_no_orders(version: str) -> str | None:
     """Why neither can be chosen, None where both can."""
-    return None if has_orders(version) else "v1 starts its programs in natural order: only v2 and v3 choose."
+    if has_orders(version):
+        return None
+    if REGISTRY[version.partition(" ")[0]].deals_blocks:
+        return f"{version} deals its blocks out itself, to one program an SM: only v2 and v3 let that be chosen."
+    return "v1 starts its programs in natural order: only v2 and v3 choose."
 
 
 def is_same_launch(one: RunRequest, other: RunRequest) -> bool:

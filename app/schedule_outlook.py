@@ -134,6 +134,8 @@ def _order_words(shown: Shown) -> str:
     tiles = shown.request.tiles
     if tiles.loop_order == "key":
         return "a head a program"
+    if work_of(shown.request).is_dealt:
+        return "dealt out by the kernel"
     order = BLOCK_ORDER_WORDS[chosen_order(shown.request.problem, tiles) if has_orders(shown.label) else "natural"]
     return order if tiles.num_programs is None else f"{order}, {tiles.num_programs:,} persistent programs"
 

@@ -59,8 +59,8 @@ class Shown:
     @staticmethod
     def modelled(label: str, request: RunRequest, device: DeviceFacts, programs_per_sm: int) -> Shown:
         """What tile counts alone make of a request on a GPU. Raises ValueError, in one sentence, for what cannot be."""
-        machine = Machine(device.sm_count, programs_per_sm)
-        work_of(request)
+        # Who deals its blocks out has one program an SM, whatever would fit.
+        machine = Machine(device.sm_count, 1 if work_of(request).is_dealt else programs_per_sm)
         return Shown(label, request, device.name.removeprefix("NVIDIA "), machine)
 
     @property
@@ -147,7 +147,7 @@ def metrics(shown: Shown) -> list[Metric]:
          "first SM out of work", ""),
         ("Longest program", shown.time(facts.longest_ns), f"busiest SM {words.ratio(facts.imbalance)} the mean", ""),
     ]  # fmt: skip
-    return numbers + _clockwork(shown)
+    return numbers + _warpgroups(shown) + _clockwork(shown)
 
 
 def _residency(facts: ScheduleFacts) -> str:
@@ -161,6 +161,15 @@ def _idle(facts: ScheduleFacts) -> str:
     shares = sorted(((getattr(facts.idle, name), said) for name, said in names.items()), reverse=True)
     told = [f"{said} {words.percent(share)}" for share, said in shares if share >= 0.0005]
     return f"idle: {', '.join(told)}" if told else "of all SMs, the whole time"
+
+
+def _warpgroups(shown: Shown) -> list[Metric]:
+    """How a program's warpgroups keep step, where they stamp for themselves."""
+    found = schedule_facts.warpgroups_of(shown.measurement.schedule) if shown.measurement is not None else None
+    if found is None:
+        return []
+    notes = f"{found.consumers} end a block, in the median\nproducer done {shown.time(found.ahead_ns)} before"
+    return [("Warpgroups apart", shown.time(found.apart_ns), notes, "")]
 
 
 def _share(part: float, whole: float) -> float:
@@ -186,14 +195,22 @@ def _clockwork(shown: Shown) -> list[Metric]:
 def caption(shown: Shown) -> str:
     """How it was taken."""
     if shown.measurement is None:
+        how = "programs go in their order to whoever has room."
+        if work_of(shown.request).is_dealt:
+            how = "the kernel deals its blocks out beforehand, one program an SM."
         return (
             f"From tile counts alone, {shown.machine.sm_count} SMs as on {shown.device} with room for "
             f"{shown.machine.programs_per_sm} at once: every key tile takes equally long, nothing else takes any time, and "
-            "programs go in their order to whoever has room. Times are in key tiles."
+            f"{how} Times are in key tiles."
+        )
+    who = "every program wrote down its SM, and the GPU’s clock before its first load and after its last store"
+    if shown.measurement.schedule.group_start_ns is not None:
+        who = (
+            "every warpgroup wrote down its SM, and the GPU’s clock when it began a block and after it stored its part; "
+            "a block begins with its first warpgroup, or where the program’s block before ends, and ends with its last"
         )
     return (
-        f"One launch of {shown.label} on {shown.device}, {shown.request.tiles.title}: every program wrote down its SM, and the "
-        f"GPU’s clock before its first load and after its last store. The clock moves in steps of "
+        f"One launch of {shown.label} on {shown.device}, {shown.request.tiles.title}: {who}. The clock moves in steps of "
         f"{shown.table.tick_ns:,} ns. No launch that is timed is stamped."
     )
 
@@ -212,9 +229,19 @@ def rows(shown: Shown, most: int = MOST_ROWS) -> list[dict[str, str]]:
             "end": shown.time(table.end_ns[i]),
             "took": shown.time(table.end_ns[i] - table.start_ns[i]),
             "key tiles": f"{table.tiles[i]:,}",
+            **_stays_of_groups(shown, table, i),
         }
         for i in order
     ]
+
+
+def _stays_of_groups(shown: Shown, table: Timetable, entry: int) -> dict[str, str]:
+    """From when to when each warpgroup was at an entry, where they stamp for themselves."""
+    if table.group_start_ns is None or table.group_end_ns is None:
+        return {}
+    starts, ends = table.group_start_ns[entry], table.group_end_ns[entry]
+    names = [*(f"warpgroup {place}" for place in range(len(starts) - 1)), "producer"]
+    return {name: f"{shown.time(start)} – {shown.time(end)}" for name, start, end in zip(names, starts, ends, strict=True)}
 
 
 def title(shown: Shown) -> str:

@@ -5,12 +5,17 @@ The kernels compute the same in kernels.tiles.query_block_at; sections, and how 
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
+
 import numpy as np
 
 from kernels.problem import AttentionProblem, BlockOrder, TileConfig
 
 WHOLE_HEAD = -1
 """The block of a program that goes through all query blocks of its head (v1's key-outer order)."""
+DEALT_OVERHEAD_KEYS = 150
+"""What starting and ending a block costs, in keys, where a version deals its blocks out itself (v3-hopper)."""
 _SECTION_BYTES = 32 << 20
 
 
@@ -46,7 +51,8 @@ def order_of(problem: AttentionProblem, tiles: TileConfig, version: str, fp8: bo
 
     Without num_programs entry i is program i, and programs start in that order as room gets free. In a persistent grid of G
     programs (grid_of) entry i is the (i // G)-th of program i % G. v1 key-outer has one entry a head, of block WHOLE_HEAD.
-    fp8: whether K and V are quantised, as the section's heads are then twice as many.
+    fp8: whether K and V are quantised, as the section's heads are then twice as many. v3-hopper deals its entries out in this
+    order, with deal(); its sections are counted by key-value heads.
     """
     heads = problem.batch * problem.num_heads
     if version == "v1" and tiles.loop_order == "key":
@@ -56,11 +62,24 @@ def order_of(problem: AttentionProblem, tiles: TileConfig, version: str, fp8: bo
     if order == "natural":
         return np.stack([np.repeat(np.arange(heads), blocks), np.tile(np.arange(blocks), heads)], axis=1)
     in_turn = _heaviest_first(blocks) if order == "heaviest" else _zigzag(blocks)
-    size = heads_per_section(problem, 1 if fp8 else 2)
+    size = heads_per_section(problem, 1 if fp8 and version != "v3-hopper" else 2)
+    if version == "v3-hopper":
+        size *= problem.num_heads // problem.num_kv_heads
     sections = [np.arange(first, min(first + size, heads)) for first in range(0, heads, size)]
     return np.concatenate(
         [np.stack([np.tile(section, blocks), np.repeat(in_turn, len(section))], axis=1) for section in sections]
     )
+
+
+def deal(costs: Iterable[float], programs: int) -> list[list[int]]:
+    """Each program's entries: entry after entry goes to whichever program would be done first, as a GPU would hand them out."""
+    free = [(0.0, program) for program in range(programs)]
+    mine: list[list[int]] = [[] for _ in range(programs)]
+    for entry, cost in enumerate(costs):
+        busy, program = free[0]
+        mine[program].append(entry)
+        heapq.heapreplace(free, (busy + cost, program))
+    return mine
 
 
 def _heaviest_first(blocks: int) -> np.ndarray:

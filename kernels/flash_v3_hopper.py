@@ -10,9 +10,6 @@ refers to the same m, so nothing is lost, and P stays below 2^8 (FlashAttention-
 
 from __future__ import annotations
 
-import heapq
-from functools import lru_cache
-
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -23,28 +20,46 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from kernels.flash_v3_hopper_fp8 import forward_fp8
+from kernels.hopper import (
+    FIRST_ROW,
+    HEAD,
+    KEY_TILES,
+    KV_HEAD,
+    REGISTERS,
+    UNMASKED,
+    add_to_sums,
+    arrive,
+    asm_operands,
+    by_lane,
+    descriptor,
+    end_basic_block,
+    end_of_tile,
+    not_before,
+    num_sms_of,
+    num_tiles,
+    of_tile,
+    scaled_rows,
+    start_of_tile,
+    sync,
+    work_of,
+)
+from kernels.hopper_watch import store_acc, store_softmax
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
-from kernels.problem import AttentionProblem, TileConfig
+from kernels.problem import AttentionProblem, Precision, TileConfig
+from kernels.quantize import quantize
+from kernels.stamps import StampBuffers, watched
+from kernels.tiles import LN_2, LOG2_E
+from kernels.trace import Frames, TraceBuffers
 
-prepare = as_given
 
-_LOG2_E = 1.4426950408889634
-_LN_2 = gl.constexpr(0.6931471805599453)
-_SECTION_BYTES = 32 << 20
-_MOST_DEALT_TILES = 1 << 16
-# The fields of a tile in _work's lists.
-_HEAD, _KV_HEAD, _FIRST_ROW, _KEY_TILES, _UNMASKED = (gl.constexpr(field) for field in range(5))
-_FIELDS = gl.constexpr(5)
-# A tile's start and end cost about as much as 150 more keys.
-_OVERHEAD_KEYS = 150
-_H200_SMS = 132
-# Registers a thread of the consumers and of the producer, by the number of consumers: 65,536 shared out in steps of 8.
-_REGISTERS = {2: (240, 24), 3: (160, 32), 4: (112, 32)}
+def prepare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, precision: Precision, launch: Launcher) -> Operands:
+    """As given, or with FP8 quantised; see kernels.kernel.Kernel."""
+    return quantize(q, k, v, precision, launch) if precision.fp8 else as_given(q, k, v, precision, launch)
 
-# The hardware's 16 named barriers: Triton takes 0, 1 and one a partition from 2 on. Unlike an mbarrier's arrival, which
-# Triton precedes by a barrier of the whole warpgroup, bar.arrive makes nobody wait.
+
+# Named barriers: kernels.hopper says which are free.
 _K_FREE = gl.constexpr(7)
 _V_FREE = gl.constexpr(9)
 _Q_FREE = gl.constexpr(11)
@@ -55,11 +70,6 @@ _TURN = gl.constexpr(12)
 
 
 @gluon.constexpr_function
-def _bar_asm(action, threads):
-    return f"bar.{action} $1, {threads}; // $0"
-
-
-@gluon.constexpr_function
 def _rescale_asm(count):
     """count elements of O times their factors, skipped where the first factor is the mark 2."""
     moves = " ".join(f"mov.f32 ${i}, ${count + i};" for i in range(count))
@@ -67,26 +77,6 @@ def _rescale_asm(count):
     return f"{{ .reg .pred p; {moves} setp.eq.f32 p, ${2 * count}, 0f40000000; @p bra done; {products} done: }}"
 
 
-@gluon.constexpr_function
-def _operands(letter, outs, ins):
-    return ",".join([f"={letter}"] * outs + [letter] * ins)
-
-
-_ALL_HAVE_NO_SIGN = gl.constexpr("""{
-    .reg .pred p, q;
-    .reg .b32 a, n;
-    mov.b32 n, 4;
-    or.b32 a, $4, $5;
-    or.b32 a, a, $6;
-    or.b32 a, a, $7;
-    again: setp.ge.s32 p, a, 0;
-    @p bra done;
-    nanosleep.u32 20;
-    sub.s32 n, n, 1;
-    setp.gt.s32 q, n, 0;
-    @q bra again;
-    done:
-    } // $0 $1 $2 $3""")
 _NEXT_MAX = gl.constexpr("""{
     .reg .pred any, all;
     .reg .f32 x, y;
@@ -105,18 +95,6 @@ _NEXT_MAX = gl.constexpr("""{
 
 
 @gluon.jit
-def _arrive(barrier, THREADS: gl.constexpr):
-    ASM: gl.constexpr = _bar_asm("arrive", THREADS)
-    gl.inline_asm_elementwise(ASM, "=r,r", [barrier], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _sync(barrier, THREADS: gl.constexpr):
-    ASM: gl.constexpr = _bar_asm("sync", THREADS)
-    gl.inline_asm_elementwise(ASM, "=r,r", [barrier], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
 def _next_max(m_i, row_max):
     """(m, whether it moved): kept in a warp while no row exceeds it by 8; both rows of a thread are settled together."""
     outs: gl.constexpr = (gl.float32, gl.int32)
@@ -124,86 +102,89 @@ def _next_max(m_i, row_max):
 
 
 @gluon.jit
-def _end_basic_block(sums):
-    """Branch on sums of exponentials, which have no sign: without a branch here ptxas issues the wait for P V before the
-    exponentials that it should hide."""
-    gl.inline_asm_elementwise(_ALL_HAVE_NO_SIGN, _operands("r", 4, 4), [sums], dtype=gl.int32, is_pure=False, pack=4)
-
-
-@gluon.jit
-def _not_before(x):
-    """x, in a way that keeps what needs it behind the asm statements before it."""
-    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _scaled_rows(acc, factor):
-    return acc * gl.convert_layout(factor, gl.SliceLayout(1, acc.type.layout))[:, None]
-
-
-@gluon.jit
 def _rescaled(acc, alpha, moved):
     """acc times alpha, skipped in a warp where m did not move."""
     if acc.shape[1] < 64:
-        return _scaled_rows(acc, alpha)
+        return scaled_rows(acc, alpha)
     else:
         # A thread holds head_dim / 2 elements of O.
         PACK: gl.constexpr = min(acc.shape[1] // 2, 64)
         marked = gl.convert_layout(gl.where(moved != 0, alpha, 2.0), gl.SliceLayout(1, acc.type.layout))
         factor, acc = gl.broadcast(marked[:, None], acc)
         ASM: gl.constexpr = _rescale_asm(PACK)
-        OPERANDS: gl.constexpr = _operands("f", PACK, 2 * PACK)
+        OPERANDS: gl.constexpr = asm_operands("f", PACK, 2 * PACK)
         return gl.inline_asm_elementwise(ASM, OPERANDS, [acc, factor], dtype=gl.float32, is_pure=False, pack=PACK)
-
-
-# Which tiles: _work() says how they are listed
-
-
-@gluon.jit
-def _num_tiles(work_ptr, row_length):
-    return gl.load(work_ptr + gl.program_id(0) * row_length)
-
-
-@gluon.jit
-def _of_tile(work_ptr, row_length, i, FIELD: gl.constexpr):
-    return gl.load(work_ptr + gl.program_id(0) * row_length + (1 + i) * _FIELDS + FIELD)
 
 
 # The producer
 
 
 @gluon.jit
-def _produce(q_source, k_source, v_source, facts, shared, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr):
+def _produce(
+    q_source, k_source, v_source, facts, shared, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, stamps, STAMP: gl.constexpr
+):
     """Ask the copy engine for every tile's Q, K and V, as buffers become free."""
-    _, work_ptr, _, row_length, _, _ = facts
+    _, work_ptr, _, row_length, seq_len_q, _ = facts
     q_s, k_s, v_s, _, q_full, k_full, v_full = shared
     THREADS: gl.constexpr = 128 * GROUPS + 32
     fill = 0
-    for i in range(_num_tiles(work_ptr, row_length)):
-        kv_head = _of_tile(work_ptr, row_length, i, _KV_HEAD)
-        num_key_tiles = _of_tile(work_ptr, row_length, i, _KEY_TILES)
+    for i in range(num_tiles(work_ptr, row_length)):
+        kv_head = of_tile(work_ptr, row_length, i, KV_HEAD)
+        num_key_tiles = of_tile(work_ptr, row_length, i, KEY_TILES)
+        if STAMP:
+            start_of_tile(stamps, work_ptr, row_length, i, seq_len_q, GROUPS, GROUPS)
         for j in range(num_key_tiles):
             buffer = fill % 2
             # Last keys first: so the tiles that need a mask come before the loop that has none.
             first_key = (num_key_tiles - 1 - j) * BLOCK_N
             if fill >= 2:
-                _sync(_K_FREE + buffer, THREADS)
+                sync(_K_FREE + buffer, THREADS)
             mbarrier.expect(k_full.index(buffer), k_source.block_type.nbytes)
             tma.async_copy_global_to_shared(k_source, [kv_head, first_key, 0], k_full.index(buffer), k_s.index(buffer))
             if j == 0:
-                head = _of_tile(work_ptr, row_length, i, _HEAD)
-                first_row = _of_tile(work_ptr, row_length, i, _FIRST_ROW)
+                head = of_tile(work_ptr, row_length, i, HEAD)
+                first_row = of_tile(work_ptr, row_length, i, FIRST_ROW)
                 if i > 0:
-                    _sync(_Q_FREE, THREADS)
+                    sync(_Q_FREE, THREADS)
                 for group in gl.static_range(GROUPS):
                     mbarrier.expect(q_full.index(group), q_source.block_type.nbytes)
                     place = [head, first_row + group * 64, 0]
                     tma.async_copy_global_to_shared(q_source, place, q_full.index(group), q_s.index(group))
             if fill >= 2:
-                _sync(_V_FREE + buffer, THREADS)
+                sync(_V_FREE + buffer, THREADS)
             mbarrier.expect(v_full.index(buffer), v_source.block_type.nbytes)
             tma.async_copy_global_to_shared(v_source, [kv_head, first_key, 0], v_full.index(buffer), v_s.index(buffer))
             fill += 1
+        if STAMP:
+            end_of_tile(stamps, work_ptr, row_length, i, seq_len_q, GROUPS, GROUPS)
+
+
+# What a traced variant adds
+
+
+@gluon.jit
+def _store_tile(
+    trace, key_block, s, m_before, m, l_i, alpha, multiplied, DIM: gl.constexpr, GROUP: gl.constexpr, GROUPS: gl.constexpr
+):
+    """Store a tile but for O; s with -inf where hidden, everything else as it is after the tile."""
+    row_max = gl.convert_layout(gl.max(gl.max(gl.max(by_lane(s), 1), 2), 1), m.type.layout)
+    l_row = gl.convert_layout(gl.sum(gl.sum(l_i, 2), 1), m.type.layout)
+    store_softmax(trace, key_block, s, m_before, m, row_max, l_row, alpha, multiplied, DIM, GROUP, GROUPS)
+
+
+@gluon.jit
+def _always(m):
+    """1 for every row."""
+    return gl.full(m.shape, 1, gl.int32, m.type.layout)
+
+
+@gluon.jit
+def _is_rescaled(moved, acc):
+    """Whether _rescaled multiplies a row."""
+    if acc.shape[1] < 64:
+        return moved * 0 + 1
+    else:
+        return moved
 
 
 # Softmax
@@ -219,15 +200,9 @@ def _hide_unseen(s, last_seen):
 
 
 @gluon.jit
-def _by_lane(x):
-    """[M, N] as [M, N / 8, lanes 4, 2]: what a thread holds of a row, apart from what its three neighbours hold."""
-    return x.reshape([x.shape[0], x.shape[1] // 8, 4, 2])
-
-
-@gluon.jit
 def _max_of_tile(s, m_i, qk_scale, MASKED: gl.constexpr):
     """(m, m to subtract, whether it moved, alpha)."""
-    row_max = gl.convert_layout(gl.max(gl.max(gl.max(_by_lane(s), 1), 2), 1), m_i.type.layout)
+    row_max = gl.convert_layout(gl.max(gl.max(gl.max(by_lane(s), 1), 2), 1), m_i.type.layout)
     m_new, moved = _next_max(m_i, row_max * qk_scale)
     m_safe = m_new
     if MASKED:
@@ -240,7 +215,7 @@ def _max_of_tile(s, m_i, qk_scale, MASKED: gl.constexpr):
 def _weights(s, qk_scale, m):
     """(exp2 of the scores less m, their sums a lane)."""
     p = gl.exp2(s * qk_scale - gl.convert_layout(m, gl.SliceLayout(1, s.type.layout))[:, None])
-    return p, gl.sum(_by_lane(p), 1)
+    return p, gl.sum(by_lane(p), 1)
 
 
 @gluon.jit
@@ -251,12 +226,6 @@ def _halves(s):
     return gl.convert_layout(left, HALF, assert_trivial=True), gl.convert_layout(right, HALF, assert_trivial=True)
 
 
-@gluon.jit
-def _add_to_sums(l_i, alpha, sums):
-    factor = gl.convert_layout(alpha, gl.SliceLayout(1, gl.SliceLayout(2, l_i.type.layout)))
-    return l_i * factor[:, None, None] + gl.convert_layout(sums, l_i.type.layout)
-
-
 # A consumer
 
 
@@ -264,7 +233,7 @@ def _add_to_sums(l_i, alpha, sums):
 def _issue_qk(q, k_s, k_full, s_zero, fill, GROUP: gl.constexpr):
     buffer = fill % 2
     mbarrier.wait(k_full.index(buffer), (fill // 2) & 1)
-    _sync(_TURN + GROUP, 256)
+    sync(_TURN + GROUP, 256)
     k = k_s.index(buffer).reshape([s_zero.shape[1], q.shape[1]])
     return warpgroup_mma(q, k.permute((1, 0)), s_zero, use_acc=False, is_async=True)
 
@@ -284,7 +253,7 @@ def _issue_pv(p_left, p_right, v_s, v_full, acc, fill, SPLIT: gl.constexpr):
 
 @gluon.jit
 def _pass_turn(GROUP: gl.constexpr, GROUPS: gl.constexpr):
-    _arrive(_TURN + (GROUP + 1) % GROUPS, 256)
+    arrive(_TURN + (GROUP + 1) % GROUPS, 256)
 
 
 @gluon.jit
@@ -293,7 +262,7 @@ def _scores(q, k_s, k_full, s_zero, fill, GROUP: gl.constexpr, GROUPS: gl.conste
     s = _issue_qk(q, k_s, k_full, s_zero, fill, GROUP)
     _pass_turn(GROUP, GROUPS)
     s = warpgroup_mma_wait(0, deps=[s])
-    _arrive(_K_FREE + fill % 2, 128 * GROUPS + 32)
+    arrive(_K_FREE + fill % 2, 128 * GROUPS + 32)
     return s
 
 
@@ -313,7 +282,7 @@ def _softmax(
     else:
         left, sums = _weights(s, qk_scale, m_safe)
         right = left
-    l_i = _add_to_sums(l_i, alpha, sums)
+    l_i = add_to_sums(l_i, alpha, sums)
     p_left = gl.convert_layout(left.to(P_DTYPE), P_LAYOUT)
     p_right = gl.convert_layout(right.to(P_DTYPE), P_LAYOUT)
     return m_i, l_i, alpha, p_left, p_right
@@ -322,31 +291,44 @@ def _softmax(
 @gluon.jit
 def _step(
     q, k_s, v_s, k_full, v_full, s_zero, acc, m_i, l_i, p_left, p_right, qk_scale, fill,
-    GROUP: gl.constexpr, GROUPS: gl.constexpr, SPLIT: gl.constexpr,
+    GROUP: gl.constexpr, GROUPS: gl.constexpr, SPLIT: gl.constexpr, trace, TRACE: gl.constexpr,
 ):  # fmt: skip
-    """Q Kᵀ of tile `fill` and P V of the one before, and the softmax of this one under P V and the other groups' products."""
+    """Q Kᵀ of tile `fill` and P V of the one before, and the softmax of this one under P V and the other groups' products.
+
+    trace: with TRACE what kernels.hopper_watch takes, and which fill has key block 0.
+    """
     THREADS: gl.constexpr = 128 * GROUPS + 32
+    if TRACE:
+        m_before = m_i
     s = _issue_qk(q, k_s, k_full, s_zero, fill, GROUP)
     acc = _issue_pv(p_left, p_right, v_s, v_full, acc, fill - 1, SPLIT)
     _pass_turn(GROUP, GROUPS)
     s, acc = warpgroup_mma_wait(2 if SPLIT else 1, deps=[s, acc])
-    _arrive(_K_FREE + fill % 2, THREADS)
+    arrive(_K_FREE + fill % 2, THREADS)
     m_i, _, moved, alpha = _max_of_tile(s, m_i, qk_scale, False)
     if SPLIT:
         left, right = _halves(s)
         left, sums = _weights(left, qk_scale, m_i)
     else:
         left, sums = _weights(s, qk_scale, m_i)
-    _end_basic_block(sums)
+    end_basic_block(sums)
     acc = warpgroup_mma_wait(0, deps=[acc])
-    _arrive(_V_FREE + (fill - 1) % 2, THREADS)
+    arrive(_V_FREE + (fill - 1) % 2, THREADS)
+    if TRACE:
+        # Nothing is in flight here. O has the tile before in it now.
+        trace, last_fill = trace
+        key_block = last_fill - fill
+        store_acc(trace, key_block + 1, acc, s.shape[1], GROUP, GROUPS)
     acc = _rescaled(acc, alpha, moved)
     if SPLIT:
-        right, right_sums = _weights(right, qk_scale, _not_before(m_i))
+        right, right_sums = _weights(right, qk_scale, not_before(m_i))
         sums += gl.convert_layout(right_sums, sums.type.layout)
         p_right = gl.convert_layout(right.to(p_right.dtype), p_right.type.layout)
-    l_i = _add_to_sums(l_i, alpha, sums)
+    l_i = add_to_sums(l_i, alpha, sums)
     p_left = gl.convert_layout(left.to(p_left.dtype), p_left.type.layout)
+    if TRACE:
+        is_scaled = _is_rescaled(moved, acc)
+        _store_tile(trace, key_block, s, m_before, m_i, l_i, alpha, is_scaled, acc.shape[1], GROUP, GROUPS)
     return acc, m_i, l_i, p_left, p_right
 
 
@@ -363,85 +345,118 @@ def _store_rows(out, acc, head, first_row, o, OWN_O: gl.constexpr):
 
 
 @gluon.jit
-def _consume(
-    out, facts, shared, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr,
-    CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
+def _attend(
+    out, facts, shared, q, s_zero, i, fill, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr,
+    CAUSAL: gl.constexpr, RAGGED: gl.constexpr, trace, TRACE: gl.constexpr,
 ):  # fmt: skip
-    """64 rows of every tile of this program: attention, out and lse."""
+    """64 rows of this program's i-th tile: attention, out and lse. Returns fill, the key tiles that there have been."""
     lse_ptr, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv = facts
     q_s, k_s, v_s, o_s, q_full, k_full, v_full = shared
     OWN_O: gl.constexpr = DIM < 256
     # Where O is small, rescaling it is cheap and P V short: the halves gain nothing.
     SPLIT: gl.constexpr = DIM > 64
     THREADS: gl.constexpr = 128 * GROUPS + 32
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=O_LAYOUT, k_width=2)
-    ROWS: gl.constexpr = gl.SliceLayout(1, S_LAYOUT)
-    q = q_s.index(GROUP).reshape([64, DIM])
+    ROWS: gl.constexpr = gl.SliceLayout(1, s_zero.type.layout)
+    num_key_tiles = of_tile(work_ptr, row_length, i, KEY_TILES)
+    num_unmasked = of_tile(work_ptr, row_length, i, UNMASKED)
+    first_key = (num_key_tiles - 1) * BLOCK_N
+    last_seen = gl.full([64], seq_len_kv - 1 - first_key, gl.int32, ROWS)
+    if CAUSAL:
+        rows = of_tile(work_ptr, row_length, i, FIRST_ROW) + GROUP * 64 + gl.arange(0, 64, ROWS)
+        last_seen = gl.minimum(last_seen, rows + (seq_len_kv - seq_len_q - first_key))
+    m_i = gl.full([64], -float("inf"), gl.float32, ROWS)
+    l_i = gl.sum(by_lane(s_zero), 1)
+    acc = gl.zeros([64, DIM], gl.float32, O_LAYOUT)
+    mbarrier.wait(q_full.index(GROUP), i & 1)
+    if TRACE:
+        first_row = of_tile(work_ptr, row_length, i, FIRST_ROW)
+        trace = (trace, of_tile(work_ptr, row_length, i, HEAD), first_row, seq_len_q, seq_len_kv, qk_scale)
+        last_fill = fill + num_key_tiles - 1
+    if CAUSAL:
+        for _ in range(num_key_tiles - 1 - num_unmasked):
+            s = _scores(q, k_s, k_full, s_zero, fill, GROUP, GROUPS)
+            if TRACE:
+                m_before = m_i
+            m_i, l_i, alpha, p_left, p_right = _softmax(s, m_i, l_i, qk_scale, last_seen, P_LAYOUT, q_s.dtype, True, SPLIT)
+            acc = scaled_rows(acc, alpha)
+            acc = _issue_pv(p_left, p_right, v_s, v_full, acc, fill, SPLIT)
+            acc = warpgroup_mma_wait(0, deps=[acc])
+            arrive(_V_FREE + fill % 2, THREADS)
+            if TRACE:
+                s = _hide_unseen(s, last_seen)
+                _store_tile(trace, last_fill - fill, s, m_before, m_i, l_i, alpha, _always(m_i), DIM, GROUP, GROUPS)
+                store_acc(trace, last_fill - fill, acc, BLOCK_N, GROUP, GROUPS)
+            last_seen += BLOCK_N
+            fill += 1
+    s = _scores(q, k_s, k_full, s_zero, fill, GROUP, GROUPS)
+    if TRACE:
+        m_before = m_i
+    m_i, l_i, alpha, p_left, p_right = _softmax(s, m_i, l_i, qk_scale, last_seen, P_LAYOUT, q_s.dtype, CAUSAL or RAGGED, SPLIT)
+    if CAUSAL:
+        acc = scaled_rows(acc, alpha)
+    if TRACE:
+        if CAUSAL or RAGGED:
+            s = _hide_unseen(s, last_seen)
+        is_scaled = _always(m_i) * (1 if CAUSAL else 0)
+        _store_tile(trace, last_fill - fill, s, m_before, m_i, l_i, alpha, is_scaled, DIM, GROUP, GROUPS)
+        trace = (trace, last_fill)
+    fill += 1
+    for _ in range(num_unmasked):
+        acc, m_i, l_i, p_left, p_right = _step(
+            q, k_s, v_s, k_full, v_full, s_zero, acc, m_i, l_i, p_left, p_right, qk_scale, fill,
+            GROUP, GROUPS, SPLIT, trace, TRACE,
+        )  # fmt: skip
+        fill += 1
+    if OWN_O:
+        arrive(_Q_FREE, THREADS)
+    acc = _issue_pv(p_left, p_right, v_s, v_full, acc, fill - 1, SPLIT)
+    row_sums = gl.convert_layout(gl.sum(gl.sum(l_i, 2), 1), ROWS)
+    l_safe = gl.where(row_sums == 0.0, 1.0, row_sums)
+    lse = (m_i + gl.log2(l_safe)) * LN_2
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    arrive(_V_FREE + (fill - 1) % 2, THREADS)
+    if TRACE:
+        store_acc(trace[0], 0, acc, BLOCK_N, GROUP, GROUPS)
+    # Read again, so that they take no registers in the loop.
+    head = of_tile(work_ptr, row_length, i, HEAD)
+    first_row = of_tile(work_ptr, row_length, i, FIRST_ROW) + GROUP * 64
+    rows = first_row + gl.arange(0, 64, ROWS)
+    gl.store(lse_ptr + head.to(gl.int64) * seq_len_q + rows, lse, mask=rows < seq_len_q)
+    _store_rows(out, scaled_rows(acc, 1.0 / l_safe), head, first_row, o_s.index(GROUP), OWN_O)
+    if not OWN_O:
+        arrive(_Q_FREE, THREADS)
+    return fill
+
+
+@gluon.jit
+def _consume(
+    out, facts, shared, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr,
+    CAUSAL: gl.constexpr, RAGGED: gl.constexpr, trace, stamps, TRACE: gl.constexpr, STAMP: gl.constexpr,
+):  # fmt: skip
+    """64 rows of every tile of this program."""
+    _, work_ptr, _, row_length, seq_len_q, _ = facts
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    q = shared[0].index(GROUP).reshape([64, DIM])
     s_zero = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     fill = 0
     if GROUP == GROUPS - 1:
-        _arrive(_TURN, 256)
-    for i in range(_num_tiles(work_ptr, row_length)):
-        num_key_tiles = _of_tile(work_ptr, row_length, i, _KEY_TILES)
-        num_unmasked = _of_tile(work_ptr, row_length, i, _UNMASKED)
-        first_key = (num_key_tiles - 1) * BLOCK_N
-        last_seen = gl.full([64], seq_len_kv - 1 - first_key, gl.int32, ROWS)
-        if CAUSAL:
-            rows = _of_tile(work_ptr, row_length, i, _FIRST_ROW) + GROUP * 64 + gl.arange(0, 64, ROWS)
-            last_seen = gl.minimum(last_seen, rows + (seq_len_kv - seq_len_q - first_key))
-        m_i = gl.full([64], -float("inf"), gl.float32, ROWS)
-        l_i = gl.sum(_by_lane(s_zero), 1)
-        acc = gl.zeros([64, DIM], gl.float32, O_LAYOUT)
-        mbarrier.wait(q_full.index(GROUP), i & 1)
-        if CAUSAL:
-            for _ in range(num_key_tiles - 1 - num_unmasked):
-                s = _scores(q, k_s, k_full, s_zero, fill, GROUP, GROUPS)
-                m_i, l_i, alpha, p_left, p_right = _softmax(s, m_i, l_i, qk_scale, last_seen, P_LAYOUT, q_s.dtype, True, SPLIT)
-                acc = _scaled_rows(acc, alpha)
-                acc = _issue_pv(p_left, p_right, v_s, v_full, acc, fill, SPLIT)
-                acc = warpgroup_mma_wait(0, deps=[acc])
-                _arrive(_V_FREE + fill % 2, THREADS)
-                last_seen += BLOCK_N
-                fill += 1
-        s = _scores(q, k_s, k_full, s_zero, fill, GROUP, GROUPS)
-        m_i, l_i, alpha, p_left, p_right = _softmax(
-            s, m_i, l_i, qk_scale, last_seen, P_LAYOUT, q_s.dtype, CAUSAL or RAGGED, SPLIT
-        )
-        if CAUSAL:
-            acc = _scaled_rows(acc, alpha)
-        fill += 1
-        for _ in range(num_unmasked):
-            acc, m_i, l_i, p_left, p_right = _step(
-                q, k_s, v_s, k_full, v_full, s_zero, acc, m_i, l_i, p_left, p_right, qk_scale, fill,
-                GROUP, GROUPS, SPLIT,
-            )  # fmt: skip
-            fill += 1
-        if OWN_O:
-            _arrive(_Q_FREE, THREADS)
-        acc = _issue_pv(p_left, p_right, v_s, v_full, acc, fill - 1, SPLIT)
-        row_sums = gl.convert_layout(gl.sum(gl.sum(l_i, 2), 1), ROWS)
-        l_safe = gl.where(row_sums == 0.0, 1.0, row_sums)
-        lse = (m_i + gl.log2(l_safe)) * _LN_2
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        _arrive(_V_FREE + (fill - 1) % 2, THREADS)
-        # Read again, so that they take no registers in the loop.
-        head = _of_tile(work_ptr, row_length, i, _HEAD)
-        first_row = _of_tile(work_ptr, row_length, i, _FIRST_ROW) + GROUP * 64
-        rows = first_row + gl.arange(0, 64, ROWS)
-        gl.store(lse_ptr + head.to(gl.int64) * seq_len_q + rows, lse, mask=rows < seq_len_q)
-        _store_rows(out, _scaled_rows(acc, 1.0 / l_safe), head, first_row, o_s.index(GROUP), OWN_O)
-        if not OWN_O:
-            _arrive(_Q_FREE, THREADS)
+        arrive(_TURN, 256)
+    for i in range(num_tiles(work_ptr, row_length)):
+        if STAMP:
+            start_of_tile(stamps, work_ptr, row_length, i, seq_len_q, GROUP, GROUPS)
+        fill = _attend(out, facts, shared, q, s_zero, i, fill, GROUP, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, TRACE)
+        if STAMP:
+            end_of_tile(stamps, work_ptr, row_length, i, seq_len_q, GROUP, GROUPS)
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=("row_length", "seq_len_q", "seq_len_kv"))
 def flash_v3_hopper_forward(
-    q_source, k_source, v_source, out, lse_ptr, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv,
+    q_source, k_source, v_source, out, lse_ptr, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv, trace, stamps,
     GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr, TRACE: gl.constexpr, STAMP: gl.constexpr,
 ):  # fmt: skip
     q_s = gl.allocate_shared_memory(q_source.dtype, [GROUPS, 1, 64, DIM], q_source.layout)
     k_s = gl.allocate_shared_memory(k_source.dtype, [2, 1, BLOCK_N, DIM], k_source.layout)
@@ -463,9 +478,9 @@ def flash_v3_hopper_forward(
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N)),
+                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N, stamps, STAMP)),
             ],
             [4, 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -473,10 +488,10 @@ def flash_v3_hopper_forward(
     elif GROUPS == 3:
         gl.warp_specialize(
             [
-                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume, (out, facts, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N)),
+                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_consume, (out, facts, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N, stamps, STAMP)),
             ],
             [4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -484,11 +499,11 @@ def flash_v3_hopper_forward(
     else:
         gl.warp_specialize(
             [
-                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume, (out, facts, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume, (out, facts, shared, 3, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N)),
+                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_consume, (out, facts, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_consume, (out, facts, shared, 3, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, trace, stamps, TRACE, STAMP)),
+                (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N, stamps, STAMP)),
             ],
             [4, 4, 4, 1],
             [CONSUMER_REGISTERS, CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -498,84 +513,34 @@ def flash_v3_hopper_forward(
 # On the host
 
 
-@lru_cache(maxsize=64)
-def _work(problem: AttentionProblem, tiles: TileConfig, num_sms: int, device: torch.device) -> torch.Tensor:
-    """What each program works on: int32 (programs, 1 + most tiles of one, fields), a row being how many, then those.
-
-    Tiles go, in the order of _queue, to whichever program would be done first, as the hardware would deal them out to
-    programs of one tile: but known beforehand, so that a program's producer can be a tile ahead. Where they are too many
-    to deal out here, every program has one.
-    """
-    queue = _queue(problem, tiles)
-    if queue.shape[0] > _MOST_DEALT_TILES:
-        count = torch.zeros_like(queue)
-        count[:, 0] = 1
-        return torch.stack([count, queue], dim=1).to(torch.int32).to(device)
-    programs = min(num_sms, queue.shape[0])
-    free = [(0, program) for program in range(programs)]
-    mine: list[list[int]] = [[] for _ in range(programs)]
-    keys = (queue[:, _KEY_TILES.value] * tiles.block_n + _OVERHEAD_KEYS).tolist()
-    for tile, cost in enumerate(keys):
-        busy, program = free[0]
-        mine[program].append(tile)
-        heapq.heapreplace(free, (busy + cost, program))
-    work = torch.zeros((programs, 1 + max(map(len, mine)), _FIELDS.value), dtype=torch.int32)
-    for row, dealt in zip(work, mine, strict=True):
-        row[0, 0] = len(dealt)
-        row[1 : 1 + len(dealt)] = queue[dealt]
-    return work.to(device)
-
-
-def _queue(problem: AttentionProblem, tiles: TileConfig) -> torch.Tensor:
-    """All tiles in the order in which they should start: (tiles, fields): batch · head, batch · key-value head, first row,
-    key tiles to visit (at least one), and how many of those, the first in memory, every row sees whole.
-
-    When causal, heads go in sections whose K and V stay in the L2 cache, and in a section the heaviest blocks first. The
-    last visited tile counts as masked in any case.
-    """
-    first_rows = torch.arange(0, problem.seq_len_q, tiles.block_m)
-    seen_by_all = seen = torch.full_like(first_rows, problem.seq_len_kv)
-    if problem.causal:
-        offset = problem.seq_len_kv - problem.seq_len_q
-        seen = ((first_rows + tiles.block_m).clamp(max=problem.seq_len_q) + offset).clamp(1, problem.seq_len_kv)
-        seen_by_all = (first_rows + offset + 1).clamp(0, problem.seq_len_kv)
-    key_tiles = (seen + tiles.block_n - 1) // tiles.block_n
-    unmasked = torch.minimum(seen_by_all // tiles.block_n, key_tiles - 1)
-    heads = torch.arange(problem.batch * problem.num_heads)
-    sharing = problem.num_heads // problem.num_kv_heads
-    grid = torch.cartesian_prod(heads, torch.arange(first_rows.numel())).unflatten(0, (heads.numel(), -1))
-    if problem.causal:
-        bytes_a_head = 4 * problem.seq_len_kv * problem.head_dim
-        sections = grid.flip(1).split(max(1, _SECTION_BYTES // bytes_a_head) * sharing)
-        grid = torch.cat([section.transpose(0, 1).flatten(0, 1) for section in sections])
-    head, block = grid.reshape(-1, 2).unbind(1)
-    return torch.stack([head, head // sharing, first_rows[block], key_tiles[block], unmasked[block]], dim=1)
-
-
-def _rows(tensor: torch.Tensor, count: int, dim: int) -> TensorDescriptor:
-    """A descriptor of (1, count, dim) tiles of (batch · head, seq_len, head_dim); past an edge it reads 0, writes nothing."""
-    block = [1, count, dim]
-    dtype = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
-    return TensorDescriptor.from_tensor(tensor.flatten(0, 1), block, gl.NVMMASharedLayout.get_default_for(block, dtype))
-
-
 def forward(
-    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
-) -> AttentionOutput:
+    operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True,
+    trace: TraceBuffers | None = None, stamps: StampBuffers | None = None,
+) -> AttentionOutput:  # fmt: skip
     """Attention by FlashAttention v3 on Hopper; see kernels.kernel.Kernel."""
     assert tiles is not None
+    if operands.q_scale is not None:
+        if trace is not None or stamps is not None:
+            raise ValueError("neither a trace nor stamps are possible with v3-hopper in FP8: that kernel stores none.")
+        return forward_fp8(operands, problem, tiles, launch)
     q, k, v = operands.q, operands.k, operands.v
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-    num_sms = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else _H200_SMS
-    work = _work(problem, tiles, num_sms, q.device)
+    work = work_of(problem, tiles, num_sms_of(q), q.device)
     groups, dim = tiles.block_m // 64, problem.padded_head_dim
-    consumer_registers, producer_registers = _REGISTERS[groups]
+    consumer_registers, producer_registers = REGISTERS[groups]
     launch(
         flash_v3_hopper_forward, (work.shape[0],),
-        _rows(q, 64, dim), _rows(k, tiles.block_n, dim), _rows(v, tiles.block_n, dim), _rows(out, 64, dim), lse, work,
-        problem.sm_scale * _LOG2_E, work.stride(0), problem.seq_len_q, problem.seq_len_kv,
+        descriptor(q, 64, dim), descriptor(k, tiles.block_n, dim), descriptor(v, tiles.block_n, dim), descriptor(out, 64, dim),
+        lse, work,
+        problem.sm_scale * LOG2_E, work.stride(0), problem.seq_len_q, problem.seq_len_kv,
         GROUPS=groups, BLOCK_N=tiles.block_n, DIM=dim, CAUSAL=problem.causal, RAGGED=problem.seq_len_kv % tiles.block_n != 0,
         CONSUMER_REGISTERS=consumer_registers, PRODUCER_REGISTERS=producer_registers, num_warps=4,
+        **watched(trace, stamps),
     )  # fmt: skip
     return AttentionOutput(out, lse)
+
+
+def frames(trace: TraceBuffers, _operands: Operands, problem: AttentionProblem) -> Frames:
+    """What a traced launch stored; see kernels.kernel.Kernel. Like v2 it holds S without sm_scale, and m in log2."""
+    return trace.read(scores=problem.sm_scale, m=LN_2.value, l=1.0, acc=1.0, last_first=True)

@@ -22,6 +22,8 @@ from kernels.tiles import INTERPRETED
 from kernels.trace import TraceBuffers
 
 _FIELDS = tl.constexpr(5)
+# Where several warpgroups of a program stamp for themselves: SM, program, tiles, then start and end of each lane.
+FIRST_LANE = 3
 _NEVER = -1
 _MOST_READS = 1 << 20
 _STEPS_TO_SEE = 64
@@ -56,6 +58,8 @@ class Stamps:
 
     sm: %smid. program: its place in the grid. start_ns, end_ns: %globaltimer, from the earliest start, int64; it moves in
     steps of measure_tick_ns(). head: batch · head. block: the query block, or WHOLE_HEAD. tiles: key tiles it computed.
+    group_start_ns, group_end_ns (P, G), where a program's warpgroups stamp for themselves: the last is the producer, an entry
+    starts with the first of the others and ends with the last of them, and the earliest stamp may be a producer's.
     """
 
     sm: np.ndarray
@@ -65,24 +69,36 @@ class Stamps:
     head: np.ndarray
     block: np.ndarray
     tiles: np.ndarray
+    group_start_ns: np.ndarray | None = None
+    group_end_ns: np.ndarray | None = None
+
+
+def lane_fields(lanes: int) -> int:
+    """How many numbers an entry takes of which so many lanes stamp."""
+    return FIRST_LANE + 2 * lanes
 
 
 @dataclass(frozen=True)
 class StampBuffers:
-    """Where a stamped launch writes; forward() takes it as `stamps`. Allocate with on()."""
+    """Where a stamped launch writes; forward() takes it as `stamps`. Allocate with on().
+
+    lanes: the warpgroups of a program, its producer among them, where each stamps for itself; else 1.
+    """
 
     problem: AttentionProblem
     tiles: TileConfig
     stamps: torch.Tensor
+    lanes: int = 1
 
     @staticmethod
-    def on(device: torch.device | str, problem: AttentionProblem, tiles: TileConfig) -> StampBuffers:
+    def on(device: torch.device | str, problem: AttentionProblem, tiles: TileConfig, lanes: int = 1) -> StampBuffers:
         """Buffers for every entry of a launch of the problem in these tiles. Raises Refused in the interpreter."""
         _require_clock()
         whole = tiles.loop_order == "key"
         entries = problem.batch * problem.num_heads * (1 if whole else num_query_blocks(problem, tiles))
-        stamps = torch.full((entries, _FIELDS.value), _NEVER, dtype=torch.int64, device=device)
-        return StampBuffers(problem, tiles, stamps)
+        fields = _FIELDS.value if lanes == 1 else lane_fields(lanes)
+        stamps = torch.full((entries, fields), _NEVER, dtype=torch.int64, device=device)
+        return StampBuffers(problem, tiles, stamps, lanes)
 
     @property
     def arguments(self) -> torch.Tensor:
@@ -95,14 +111,22 @@ class StampBuffers:
         missing = int((found == _NEVER).any(axis=1).sum())
         if missing:
             raise RuntimeError(f"{missing:,} of {len(found):,} entries were not stamped: was this launched?")
-        sm, program, start_ns, end_ns, tiles = found.T
+        groups = {}
+        if self.lanes == 1:
+            sm, program, start_ns, end_ns, tiles = found.T
+            first_ns = start_ns.min()
+        else:
+            sm, program, tiles = found.T[:FIRST_LANE]
+            starts, ends = found[:, FIRST_LANE::2], found[:, FIRST_LANE + 1 :: 2]
+            start_ns, end_ns, first_ns = starts[:, :-1].min(axis=1), ends[:, :-1].max(axis=1), starts.min()
+            groups = {"group_start_ns": starts - first_ns, "group_end_ns": ends - first_ns}
         heads = self.problem.batch * self.problem.num_heads
         whole = self.tiles.loop_order == "key"
         blocks = np.array([WHOLE_HEAD]) if whole else np.arange(num_query_blocks(self.problem, self.tiles))
         return Stamps(
-            sm=sm.astype(np.int32), program=program.astype(np.int32), start_ns=start_ns - start_ns.min(),
-            end_ns=end_ns - start_ns.min(), head=np.repeat(np.arange(heads, dtype=np.int32), len(blocks)),
-            block=np.tile(blocks.astype(np.int32), heads), tiles=tiles.astype(np.int32),
+            sm=sm.astype(np.int32), program=program.astype(np.int32), start_ns=start_ns - first_ns,
+            end_ns=end_ns - first_ns, head=np.repeat(np.arange(heads, dtype=np.int32), len(blocks)),
+            block=np.tile(blocks.astype(np.int32), heads), tiles=tiles.astype(np.int32), **groups,
         )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ import triton.language as tl
 from kernels.problem import AttentionProblem, TileConfig
 
 Factor = float | torch.Tensor
+# Of a tile's rows where m may lag: m after it, the tile's own largest score, and 1 where O was multiplied by alpha.
+MAXIMA = 3
 
 
 @triton.jit
@@ -25,7 +27,7 @@ def store_tile(trace, first_key, seq_len_q, seq_len_kv, scores, m_before, m, l, 
     which the version holds it.
     """
     buffers, head, block = trace
-    frames_ptr, rises_ptr, choice_ptr = buffers
+    frames_ptr, rises_ptr, choice_ptr, _ = buffers
     BLOCK_M: tl.constexpr = scores.shape[0]
     BLOCK_N: tl.constexpr = scores.shape[1]
     PADDED_DIM: tl.constexpr = acc.shape[1]
@@ -55,7 +57,9 @@ class Frames:
 
     scores (T, BLOCK_M, BLOCK_N), with sm_scale, -inf where hidden, columns in the order of the tokens; m, l, alpha
     (T, BLOCK_M); acc (T, BLOCK_M, head_dim), as the version holds it. rises (query blocks, key blocks), int32, -1 where
-    the kernel never went; None where it was not asked for.
+    the kernel never went; None where it was not asked for. The tiles are in the order visited.
+    maxima (visited, 3, BLOCK_M), of a version whose m may lag, else None: at every visited tile, stored or not, m after it, the
+    tile's own largest score, and 1 where O was multiplied; as the kernel held them, in log2, rows past seq_len_q included.
     """
 
     scores: torch.Tensor
@@ -64,6 +68,7 @@ class Frames:
     alpha: torch.Tensor
     acc: torch.Tensor
     rises: torch.Tensor | None
+    maxima: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -81,13 +86,18 @@ class TraceBuffers:
     frames: torch.Tensor
     rises: torch.Tensor | None
     choice: torch.Tensor
+    maxima: torch.Tensor | None = None
 
     @staticmethod
     def on(
         device: torch.device | str, problem: AttentionProblem, tiles: TileConfig, *, batch_index: int, head: int,
         query_block: int, stored: int, every: int = 1, first: int = 0, with_rises: bool = True,
+        with_maxima: bool = False,
     ) -> TraceBuffers:  # fmt: skip
-        """Buffers for `stored` tiles; frames starts as NaN, so that what no program stored cannot pass for a result."""
+        """Buffers for `stored` tiles; frames starts as NaN, so that what no program stored cannot pass for a result.
+
+        with_maxima: for a version whose m may lag.
+        """
         floats = tiles.block_m * (tiles.block_n + 3 + problem.padded_head_dim)
         blocks = (triton.cdiv(problem.seq_len_q, tiles.block_m), triton.cdiv(problem.seq_len_kv, tiles.block_n))
         # In memory, not among the arguments: Triton compiles anew for an argument that is 1 or a multiple of 16.
@@ -97,12 +107,13 @@ class TraceBuffers:
             frames=torch.full((stored, floats), float("nan"), dtype=torch.float32, device=device),
             rises=torch.full(blocks, -1, dtype=torch.int32, device=device) if with_rises else None,
             choice=choice.to(device),
+            maxima=torch.full((blocks[1], MAXIMA, tiles.block_m), float("nan"), device=device) if with_maxima else None,
         )  # fmt: skip
 
     @property
-    def arguments(self) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    def arguments(self) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
         """What a kernel takes as `trace`."""
-        return self.frames, self.rises, self.choice
+        return self.frames, self.rises, self.choice, self.maxima
 
     @property
     def rows(self) -> slice:
@@ -115,14 +126,18 @@ class TraceBuffers:
         """Which key-value head the chosen head reads."""
         return self.head // (self.problem.num_heads // self.problem.num_kv_heads)
 
-    def read(self, scores: Factor, m: float, l: float, acc: Factor, columns: torch.Tensor | None = None) -> Frames:  # noqa: E741
+    def read(
+        self, scores: Factor, m: float, l: float, acc: Factor, columns: torch.Tensor | None = None, last_first: bool = False,  # noqa: E741
+    ) -> Frames:  # fmt: skip
         """The frames, each quantity times the factor that makes its unit the natural one.
 
         columns: of which token, counted in its tile, each stored column of the scores is; None where they are in order.
+        last_first: whether the version goes through the key blocks from the last one down.
         """
         block_m, block_n = self.tiles.block_m, self.tiles.block_n
         sizes = [block_m * block_n, block_m, block_m, block_m, block_m * self.problem.padded_head_dim]
-        found = self.frames.cpu().split(sizes, dim=1)
+        stored = self.frames.cpu()
+        found = (stored.flip(0) if last_first else stored).split(sizes, dim=1)
         stored_scores = found[0].unflatten(1, (block_m, block_n)) * scores
         if columns is not None:
             stored_scores = stored_scores[..., torch.argsort(columns)]
@@ -134,4 +149,10 @@ class TraceBuffers:
             alpha=found[3].masked_fill(past_end, 0.0),
             acc=(found[4].unflatten(1, (block_m, -1))[..., : self.problem.head_dim] * acc).masked_fill(past_end[:, None], 0.0),
             rises=None if self.rises is None else self.rises.cpu(),
+            maxima=None if self.maxima is None else self._visited_maxima(last_first),
         )
+
+    def _visited_maxima(self, last_first: bool) -> torch.Tensor:
+        maxima = self.maxima.cpu()
+        found = maxima[~maxima.isnan().flatten(1).all(1)]
+        return found.flip(0) if last_first else found

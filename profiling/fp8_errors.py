@@ -81,12 +81,15 @@ def fp8_errors(
 def sums_by_tile(inputs: Block, rounded: Block, scales: Scales, arithmetic: Arithmetic, stored: Stored, visited: int) -> Sums:
     """The four sums of each stored tile. Shapes as Sums has them."""
     block_n, tiles, rows = stored.scores.shape[2], stored.key_blocks.size, inputs.q.shape[0]
-    exact_m, m = (_maxima(block, block_n, visited) for block in (inputs, rounded))
+    order = np.array(arithmetic.order(visited), int)
+    exact_m, m = (_maxima(block, block_n, order) for block in (inputs, rounded))
     products, l = np.zeros((3, tiles, rows, inputs.problem.head_dim)), np.zeros((2, rows))  # noqa: E741
     counts, pairs = np.zeros((2, 3, tiles), np.int64), 0
-    for key_block, slot in enumerate(np.searchsorted(stored.key_blocks, np.arange(visited))):
+    at_stored = np.flatnonzero(np.isin(order, stored.key_blocks))
+    for place, slot in enumerate(np.searchsorted(at_stored, np.arange(visited))):
+        key_block = order[place]
         keys = slice(key_block * block_n, min((key_block + 1) * block_n, inputs.problem.seq_len_kv))
-        tile = _tile(inputs, rounded, scales, arithmetic.shift, keys, (exact_m[-1], m[key_block], m[-1]))
+        tile = _tile(inputs, rounded, scales, arithmetic.shift, keys, (exact_m[-1], m[place], m[-1]))
         products[:, slot] += tile.products
         counts[:, :, slot] += tile.counts
         l, pairs = l + tile.l, pairs + tile.pairs  # noqa: E741
@@ -136,13 +139,12 @@ def tile_scores(block: Block, first_key: int, k: np.ndarray) -> np.ndarray:
     return np.where(first_key + np.arange(k.shape[0]) > last_seen[:, None], -np.inf, scores)
 
 
-def _maxima(block: Block, block_n: int, visited: int) -> np.ndarray:
-    """(visited, rows): the running maximum after each tile."""
-    found = np.full((visited, block.q.shape[0]), -np.inf)
-    for key_block in range(visited):
-        first_key = key_block * block_n
+def _maxima(block: Block, block_n: int, order: np.ndarray) -> np.ndarray:
+    """(visited, rows): the running maximum after each tile, in the order visited."""
+    found = np.full((order.size, block.q.shape[0]), -np.inf)
+    for place, first_key in enumerate(order * block_n):
         k, _ = block.keys(first_key, min(first_key + block_n, block.problem.seq_len_kv))
-        found[key_block] = tile_scores(block, first_key, k).max(1)
+        found[place] = tile_scores(block, first_key, k).max(1)
     return np.maximum.accumulate(found, axis=0)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.architecture import architecture
-from kernels.block_order import grid_of, num_query_blocks, order_of
+from kernels.block_order import DEALT_OVERHEAD_KEYS, deal, grid_of, num_query_blocks, order_of
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import refuse, version
 from profiling.schedule_record import num_entries, require_possible
@@ -47,9 +47,20 @@ class Work:
         return order_of(self.problem, self.tiles, self.version, self.precision.fp8)
 
     @property
+    def is_dealt(self) -> bool:
+        """Whether the version deals its blocks out itself, to one program an SM."""
+        return version(self.version).deals_blocks
+
+    @property
     def programs(self) -> int:
-        """How many programs are launched."""
+        """How many programs are launched, of a version that does not deal its blocks out."""
         return self.num_entries if self.tiles.loop_order == "key" else grid_of(self.problem, self.tiles)[0]
+
+    def dealt(self, sm_count: int) -> list[list[int]]:
+        """Each program's entries, by their place in `order`, of a version that deals its blocks out on so many SMs."""
+        order = self.order
+        keys = self.tile_counts[order[:, 0], order[:, 1]] * self.tiles.block_n
+        return deal((keys + DEALT_OVERHEAD_KEYS).tolist(), min(sm_count, self.num_entries))
 
     @property
     def tile_counts(self) -> np.ndarray:

@@ -10,6 +10,11 @@ number. What two honest computations of a tile may differ by:
   rounded three times, at the lower end, in the middle and at the upper end of where the kernel's may lie: mostly the
   three are the same, and what they differ by counts in full, times |v|.
 - Each addition to l and to the accumulator rounds to float32.
+
+Where m may lag (a version's lag_log2), whether it moves hangs on a comparison that two honest computations may settle
+differently. So the replay moves m where the kernel did, and the rule is proved apart: what the kernel held says exactly, in
+float32, that m moved in a warp just where a row exceeded it by more than the lag, and then to each row's maximum; and the
+scores' maxima that it was held against are the replay's own, within their bound. While m is kept alpha is 1, exactly.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from typing import Literal
 import numpy as np
 
 from kernels.problem import AttentionProblem, Dtype, Precision
+from kernels.registry import VERSIONS
 from profiling.record_types import Provenance
 from profiling.trace_record import Replay
 
@@ -29,6 +35,9 @@ NO_NUMBER = 1e30
 _LOSS = 2.0**-23  # of one float32 addition that cuts off
 _EXP_LOSS = 2.0**-21  # ex2.approx on the kernel's side, and NumPy's exp on this one
 _TINY = 1e-37  # below it exp2 flushes to zero
+_LN_2 = np.log(2.0)
+ROWS_A_WARP = 16
+"""Rows that a warp of a warpgroup holds, and settles together where m may lag."""
 _WEIGHT_SHIFT = 256.0  # what P is multiplied by before it becomes e4m3, kernels.flash_v3.P_SHIFT
 
 Format = Literal["bf16", "fp16", "e4m3"]
@@ -36,22 +45,34 @@ Format = Literal["bf16", "fp16", "e4m3"]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What of a version's arithmetic shows in its numbers. coarse_sums: 8-bit products on a GPU's matrix units."""
+    """What of a version's arithmetic shows in its numbers. coarse_sums: 8-bit products on a GPU's matrix units.
+
+    last_first: key tiles are gone through from the last one down. lag_log2: how far a row's scores may exceed m, see above.
+    """
 
     normalised: bool
     weights: Format
     output: Dtype
     coarse_sums: bool
+    last_first: bool = False
+    lag_log2: float = 0.0
 
     @staticmethod
     def of(kernel: str, precision: Precision, provenance: Provenance) -> Arithmetic:
-        """The arithmetic of one of our versions."""
+        """The arithmetic of one of our versions; a record may name a kernel that there is not here."""
+        entry = VERSIONS.get(kernel)
         return Arithmetic(
             normalised=kernel == "v1",
             weights="e4m3" if precision.fp8 else precision.dtype,
             output=precision.dtype,
             coarse_sums=precision.fp8 and provenance == "measured",
+            last_first=entry is not None and entry.last_first,
+            lag_log2=0.0 if entry is None or precision.fp8 else entry.lag_log2,
         )
+
+    def order(self, visited: int) -> range:
+        """The key blocks 0 to visited − 1, in the order visited."""
+        return range(visited - 1, -1, -1) if self.last_first else range(visited)
 
     @property
     def shift(self) -> float:
@@ -94,20 +115,23 @@ class Step:
     l: Kept  # noqa: E741
     alpha: Kept
     acc: Kept
+    row_max: Kept
     surely: int
     perhaps: int
 
 
-def replayed(block: Block, arithmetic: Arithmetic, block_n: int, visited: int) -> Iterator[Step]:
-    """The tiles of a block in the order visited, from key 0 on."""
+def replayed(
+    block: Block, arithmetic: Arithmetic, block_n: int, visited: int, moved: np.ndarray | None = None
+) -> Iterator[tuple[int, Step]]:
+    """(key block, step) of a block's tiles in the order visited. moved (visited, rows): where m may lag, whether it moved."""
     rows, head_dim = block.q.shape
     state = _State.empty(rows, head_dim)
-    for key_block in range(visited):
+    for place, key_block in enumerate(arithmetic.order(visited)):
         first_key = key_block * block_n
         k, v = block.keys(first_key, min(first_key + block_n, block.problem.seq_len_kv))
         scores = _scores(block, arithmetic, first_key, k, block_n)
-        state, step = _merge(state, scores, v, arithmetic)
-        yield step
+        state, step = _merge(state, scores, v, arithmetic, None if moved is None else moved[place])
+        yield key_block, step
 
 
 @dataclass(frozen=True)
@@ -145,12 +169,20 @@ def _scores(block: Block, arithmetic: Arithmetic, first_key: int, k: np.ndarray,
     return Kept(found, bound)
 
 
-def _merge(state: _State, scores: Kept, v: np.ndarray, arithmetic: Arithmetic) -> tuple[_State, Step]:
-    """One tile of the online softmax. v1's O is kept as O · l here: the same numbers, normalised where they are shown."""
+def _merge(state: _State, scores: Kept, v: np.ndarray, arithmetic: Arithmetic, moved: np.ndarray | None) -> tuple[_State, Step]:
+    """One tile of the online softmax. v1's O is kept as O · l here: the same numbers, normalised where they are shown.
+
+    moved (rows,): where m takes the tile's maximum, if that is larger; None: everywhere.
+    """
     s = scores.value
     m_tile, tile_bound = s.max(1), scores.bound.max(1)
     m, m_bound = np.maximum(state.m, m_tile), np.maximum(state.m_bound, tile_bound)
+    if moved is not None:
+        m, m_bound = np.where(moved, m, state.m), np.where(moved, m_bound, state.m_bound)
     alpha = _exp(state.m, m, state.m_bound + m_bound)
+    if moved is not None:
+        kept = ~moved & (state.m > -np.inf)
+        alpha = Kept(np.where(kept, np.float32(1), alpha.value), np.where(kept, 0.0, alpha.bound))
     # v1 takes a tile's weights relative to the tile's own maximum, and shrinks their product with V by beta.
     base, base_bound = (m_tile, tile_bound) if arithmetic.normalised else (m, m_bound)
     beta = _exp(base, m, base_bound + m_bound)
@@ -172,9 +204,11 @@ def _merge(state: _State, scores: Kept, v: np.ndarray, arithmetic: Arithmetic) -
     l_new = grown(state.l, state.l_bound, total, p.bound.sum(1) + (s.shape[1] + 4) * _LOSS * total)
     acc = grown(state.acc, state.acc_bound, product, product_bound)
     gap, doubt = _gap(m_tile, state.m), tile_bound + state.m_bound
+    may_rise = np.ones(gap.shape, bool) if moved is None else moved
     step = Step(
         scores=scores, m=Kept(m, m_bound), l=l_new, alpha=alpha, acc=_normalised(acc, l_new) if arithmetic.normalised else acc,
-        surely=int((gap > doubt).sum()), perhaps=int((gap > -doubt).sum()),
+        row_max=Kept(m_tile, tile_bound), surely=int(((gap > doubt) & may_rise).sum()),
+        perhaps=int(((gap > -doubt) & may_rise).sum()),
     )  # fmt: skip
     return _State(m, m_bound, l_new.value, l_new.bound, acc.value, acc.bound), step
 
@@ -183,7 +217,7 @@ def _exp(x: np.ndarray, base: np.ndarray, difference: np.ndarray) -> Kept:
     """exp(x - base), 0 for x = -inf, where the kernel's argument may be off by difference and by its roundings."""
     hidden = x == -np.inf
     x, base = np.where(hidden, 0.0, x), np.where(base == -np.inf, 0.0, base)
-    value = np.where(hidden, 0.0, np.exp((x - base).astype(np.float32))).astype(np.float32)
+    value = np.where(hidden, 0.0, np.exp(np.where(hidden, 0.0, x - base).astype(np.float32))).astype(np.float32)
     loss = np.expm1(difference + (np.abs(x) + np.abs(base)) * 2.0**-22 + _EXP_LOSS)
     return Kept(value, np.where(hidden, 0.0, value * loss + _TINY))
 
@@ -237,6 +271,7 @@ class Stored:
 
     key_blocks (T,); rises (key blocks,): how many rows' maxima rose in this block, -1 where it never went, None where the
     map is not kept. output (rows, head_dim): the block's rows of the kernel's output, of a launch without the trace.
+    maxima (visited, 3, BLOCK_M), where m may lag: kernels.trace.Frames.maxima.
     """
 
     key_blocks: np.ndarray
@@ -247,6 +282,7 @@ class Stored:
     acc: np.ndarray
     rises: np.ndarray | None
     output: np.ndarray
+    maxima: np.ndarray | None = None
 
 
 class _Tally:
@@ -289,28 +325,86 @@ def prove(stored: Stored, block: Block, arithmetic: Arithmetic, visited: int) ->
     """Replay a block's visited tiles and compare the stored ones, and the last with the output.
 
     passed asks more than the record's largest figures: every element within its own bound, the maxima that rose as many as
-    may have, and no tile visited but those.
+    may have, no tile visited but those; and where m may lag, that it did so by the rule at every visited tile.
     """
     tallies = {name: _Tally() for name in ("scores", "m", "l", "alpha", "acc")}
     slots = {int(key_block): slot for slot, key_block in enumerate(stored.key_blocks)}
     rises_right = stored.rises is None or bool((stored.rises[visited:] == -1).all())
+    settled = _Settled.of(stored, arithmetic, visited, block.q.shape[0])
     last: Step | None = None
-    for key_block, step in enumerate(replayed(block, arithmetic, stored.scores.shape[2], visited)):
+    for place, (key_block, step) in enumerate(
+        replayed(block, arithmetic, stored.scores.shape[2], visited, None if settled is None else settled.moved)
+    ):
         if stored.rises is not None:
             rises_right = rises_right and step.surely <= int(stored.rises[key_block]) <= step.perhaps
         if (slot := slots.get(key_block)) is not None:
             for name, tally in tallies.items():
                 tally.add(getattr(stored, name)[slot], getattr(step, name))
+        if settled is not None:
+            settled.compare(place, step)
         last = step
     output = _output_tally(stored, last, arithmetic)
     states = [tally for name, tally in tallies.items() if name != "scores"]
+    by_the_rule = settled is None or settled.is_right
     return Replay(
         scores_error=tallies["scores"].share, allowed_scores_error=tallies["scores"].allowed_share,
         m_error=tallies["m"].share, l_error=tallies["l"].share, alpha_error=tallies["alpha"].share,
         acc_error=tallies["acc"].share, allowed_error=max(tally.allowed_share for tally in states),
         output_error=output.share, allowed_output_error=output.allowed_share, allowed_because=_because(arithmetic),
-        passed=rises_right and output.within and all(tally.within for tally in tallies.values()),
+        passed=rises_right and by_the_rule and output.within and all(tally.within for tally in tallies.values()),
     )  # fmt: skip
+
+
+class _Settled:
+    """What a kernel whose m may lag held at every visited tile, and whether that is the rule and the replay's own.
+
+    moved (visited, rows): whether m moved.
+    """
+
+    def __init__(self, maxima: np.ndarray, lag_log2: float, visited: int, rows: int) -> None:
+        self._m, self._row_max, self._multiplied = (maxima[:, part] for part in range(3))
+        self._tally = _Tally()
+        if len(maxima) == visited:
+            exceeded, self._follows_rule = _by_the_rule(self._m, self._row_max, self._multiplied, lag_log2)
+        else:
+            exceeded, self._follows_rule = np.zeros((visited, maxima.shape[2]), bool), False
+        self.moved = exceeded[:, :rows]
+        self._rows = rows
+
+    @staticmethod
+    def of(stored: Stored, arithmetic: Arithmetic, visited: int, rows: int) -> _Settled | None:
+        """None where m does not lag. Raises ValueError where it may and nothing says what it did."""
+        if not arithmetic.lag_log2:
+            return None
+        if stored.maxima is None:
+            raise ValueError("a trace of a kernel whose m may lag is not possible without what it held at every tile.")
+        return _Settled(stored.maxima, arithmetic.lag_log2, visited, rows)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether m moved by the rule, on the right maxima."""
+        return self._follows_rule and self._tally.within
+
+    def compare(self, place: int, step: Step) -> None:
+        """Hold a tile's largest scores, and m after it, against the replay's."""
+        if place < len(self._m):
+            for found, expected in ((self._row_max, step.row_max), (self._m, step.m)):
+                self._tally.add((found[place, : self._rows] * _LN_2).astype(np.float32), expected)
+
+
+def _by_the_rule(m: np.ndarray, row_max: np.ndarray, multiplied: np.ndarray, lag_log2: float) -> tuple[np.ndarray, bool]:
+    """((visited, BLOCK_M): whether a row of its warp exceeds m by more than the lag; whether m did just what follows from it).
+
+    All in log2, float32, so that it is the kernel's own comparison. Where m moved, O was multiplied: it may be elsewhere, too,
+    but for the first tile's, which is zero.
+    """
+    before = np.concatenate([np.full_like(m[:1], -np.inf), m[:-1]])
+    with np.errstate(invalid="ignore"):
+        ahead = (row_max - before).reshape(len(m), -1, ROWS_A_WARP) > np.float32(lag_log2)
+    exceeded = np.repeat(ahead.any(axis=2), ROWS_A_WARP, axis=1)
+    expected = np.where(exceeded, np.maximum(before, row_max), before)
+    is_scaled = multiplied[1:][exceeded[1:]] == 1
+    return exceeded, bool((m == expected).all() and is_scaled.all() and np.isin(multiplied, (0, 1)).all())
 
 
 def _output_tally(stored: Stored, last: Step | None, arithmetic: Arithmetic) -> _Tally:
@@ -329,7 +423,10 @@ def _output_tally(stored: Stored, last: Step | None, arithmetic: Arithmetic) -> 
 
 def _because(arithmetic: Arithmetic) -> str:
     sums = "e4m3 products are summed with about 14 bits" if arithmetic.coarse_sums else "products are summed in float32"
+    rule = (
+        f"; m lags by up to 2^{arithmetic.lag_log2:g}, which is proved on what the kernel held" if arithmetic.lag_log2 else ""
+    )
     return (
         f"Carried from tile to tile: {sums}, exp errs by 2⁻²² and by its argument, and a weight counts as off only where "
-        f"both sides of a midpoint of {arithmetic.weights} are possible; the output is rounded to {arithmetic.output}."
+        f"both sides of a midpoint of {arithmetic.weights} are possible; the output is rounded to {arithmetic.output}{rule}."
     )

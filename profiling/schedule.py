@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kernels.kernel import AttentionOutput
+from kernels.registry import stamping_lanes
 from profiling.measure import Run, Timer
 from profiling.record_types import Array
 from profiling.schedule_record import Schedule, require_possible
@@ -22,6 +23,7 @@ _FEWEST_PAIRS, _MOST_PAIRS, _PAIRS_AT_ONCE = 3, 189, 21
 _BUDGET_MS = 2000.0
 _LONGEST_NS = np.iinfo(np.int32).max
 _ENTRY = ("sm", "program", "start_ns", "end_ns", "head", "block", "tiles")
+_GROUPS = ("group_start_ns", "group_end_ns")
 
 
 def take(subject: Subject, timer: Timer, allowed_relative_error: float, capability: int) -> Schedule:
@@ -36,7 +38,7 @@ def take(subject: Subject, timer: Timer, allowed_relative_error: float, capabili
 
     problem, tiles, device = subject.request.problem, subject.tiles, subject.operands.q.device
     require_possible(problem, tiles)
-    buffers = StampBuffers.on(device, problem, tiles)
+    buffers = StampBuffers.on(device, problem, tiles, stamping_lanes(subject.request.kernel, tiles))
 
     def plain() -> AttentionOutput:
         return subject.kernel.forward(subject.operands, problem, tiles, subject.launch)
@@ -46,7 +48,8 @@ def take(subject: Subject, timer: Timer, allowed_relative_error: float, capabili
 
     _require_same_output(plain(), stamped(), allowed_relative_error)
     plain_ms, stamped_ms, stamps = _in_turn(plain, stamped, buffers, timer)
-    entries = {name: Array.of(getattr(stamps, name), "<i4") for name in _ENTRY}
+    names = _ENTRY if stamps.group_start_ns is None else (*_ENTRY, *_GROUPS)
+    entries = {name: Array.of(getattr(stamps, name), "<i4") for name in names}
     return Schedule(
         tick_ns=measure_tick_ns(device), **entries, plain_ms=Array.of(plain_ms), stamped_ms=Array.of(stamped_ms),
         programs_per_sm=stamped_programs_per_sm(subject.request.model_copy(update={"tiles": tiles}), capability),

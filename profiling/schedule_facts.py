@@ -100,6 +100,28 @@ class Groups:
     ns_per_tile: np.ndarray
 
 
+@dataclass(frozen=True)
+class Warpgroups:
+    """How the warpgroups of a program keep step at a block, where they stamp for themselves; medians over the blocks, in ns.
+
+    consumers: those that compute. apart_ns: from when the first of them is done to when the last is. ahead_ns: from when the
+    producer has asked for the block's last tile to when the block is done.
+    """
+
+    consumers: int
+    apart_ns: float
+    ahead_ns: float
+
+
+def warpgroups_of(schedule: Schedule) -> Warpgroups | None:
+    """None where a program stamps as a whole."""
+    if schedule.group_end_ns is None:
+        return None
+    ends = schedule.group_end_ns.numpy().astype(np.float64)
+    consumers, done = ends[:, :-1], ends[:, :-1].max(axis=1)
+    return Warpgroups(consumers.shape[1], float(np.median(done - consumers.min(axis=1))), float(np.median(done - ends[:, -1])))
+
+
 def facts_of(table: Timetable, programs_per_sm: int) -> ScheduleFacts:
     """The numbers of a timetable; programs_per_sm: how many fit on an SM at once."""
     stays, busy_ns = table.stays, busy(table)

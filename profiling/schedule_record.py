@@ -16,6 +16,8 @@ MOST_SAMPLES = 1000
 # Several times what any GPU has, so that a file cannot ask for lanes without end.
 MOST_SMS = 1024
 MOST_PROGRAMS_PER_SM = 64
+# 16 warpgroups are as many as a program can have; the last is its producer.
+MOST_GROUPS = 17
 
 
 class Schedule(Frozen):
@@ -27,6 +29,10 @@ class Schedule(Frozen):
     head. tiles: key tiles that the entry computed. plain_ms, stamped_ms: the kernel as it is timed and the stamped variant,
     launched in turn, pair by pair; the stamps are those of a launch of about median time. programs_per_sm: the most that fit
     on an SM at once by what the compiler says of the stamped variant.
+    group_start_ns, group_end_ns (P, G): where a program's warpgroups stamp for themselves, from when to when each was at the
+    entry; the last one is the producer, which only loads. start_ns and end_ns are then those of the first and the last of the
+    others, so that an entry may begin while the program's one before it is not quite done; and the earliest stamp may be a
+    producer's.
     """
 
     provenance: Literal["measured"] = "measured"
@@ -41,6 +47,8 @@ class Schedule(Frozen):
     plain_ms: Array
     stamped_ms: Array
     programs_per_sm: Annotated[int, Field(ge=1, le=MOST_PROGRAMS_PER_SM)]
+    group_start_ns: Array | None = None
+    group_end_ns: Array | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Schedule:
@@ -57,6 +65,7 @@ class Schedule(Frozen):
             raise ValueError(f"sm = {self.sm.numpy().max():,} is not possible in a schedule: it can be 0 to {MOST_SMS - 1:,}.")
         if (self.end_ns.numpy() < self.start_ns.numpy()).any():
             raise ValueError("an entry that ends before it starts is not possible.")
+        self._require_groups(entries)
         for name in ("plain_ms", "stamped_ms"):
             samples = getattr(self, name)
             if (
@@ -68,6 +77,24 @@ class Schedule(Frozen):
             plain, stamped = self.plain_ms.shape[0], self.stamped_ms.shape[0]
             raise ValueError(f"{plain:,} plain launches are not possible beside {stamped:,} stamped ones: they come in pairs.")
         return self
+
+    def _require_groups(self, entries: int) -> None:
+        """Raises ValueError unless there are no warpgroups' times, or both ends of all, which agree with the entries'."""
+        both = (self.group_start_ns, self.group_end_ns)
+        if both == (None, None):
+            return
+        if None in both:
+            raise ValueError("warpgroups' starts are not possible without their ends, nor ends without starts.")
+        start, end = self.group_start_ns.numpy(), self.group_end_ns.numpy()
+        if {array.dtype for array in both} != {"<i4"} or start.shape != end.shape or start.ndim != 2:
+            raise ValueError(f"warpgroups' times of shapes {start.shape} and {end.shape} are not possible.")
+        if start.shape[0] != entries or not 2 <= start.shape[1] <= MOST_GROUPS:
+            raise ValueError(f"{start.shape[1]} warpgroups of {start.shape[0]:,} entries are not possible beside {entries:,}.")
+        if start.min() < 0 or (end < start).any():
+            raise ValueError("a warpgroup that starts before the first stamp, or ends before it starts, is not possible.")
+        first, last = start[:, :-1].min(axis=1), end[:, :-1].max(axis=1)
+        if (first != self.start_ns.numpy()).any() or (last != self.end_ns.numpy()).any():
+            raise ValueError("an entry starts with the first of its consumers and ends with the last: these do not.")
 
     def fits(self, problem: AttentionProblem, tiles: TileConfig) -> bool:
         """Whether every piece of this problem's work in these tiles is in it once."""

@@ -40,7 +40,8 @@ class TracePlan:
 
     visited: key blocks that the query block goes through. element_bytes: 2 for float16, 1 for bytes with a scale.
     with_map: whether the rows that rose fit in the record, for all query blocks. The device holds float32, so that
-    device_bytes is at most about seven times RECORD_BYTES.
+    device_bytes is at most about seven times RECORD_BYTES; where m may lag, also 12 bytes a row and key block.
+    last_first: whether the version goes through the key blocks from the last one down.
     """
 
     query_block: int
@@ -51,11 +52,18 @@ class TracePlan:
     record_bytes: int
     device_bytes: int
     with_map: bool
+    last_first: bool = False
 
     @property
     def first(self) -> int:
-        """The first key block that is stored."""
-        return (self.visited - 1) % self.every if self.visited else 0
+        """The lowest key block that is stored."""
+        return (self.visited - 1) % self.every if self.visited and not self.last_first else 0
+
+    @property
+    def key_blocks(self) -> np.ndarray:
+        """(stored,) those that are stored, in the order visited."""
+        ascending = self.first + self.every * np.arange(self.stored)
+        return ascending[::-1] if self.last_first else ascending
 
 
 def require_choice(choice: TraceChoice, problem: AttentionProblem, tiles: TileConfig) -> None:
@@ -70,7 +78,7 @@ def require_choice(choice: TraceChoice, problem: AttentionProblem, tiles: TileCo
 
 def plan(request: RunRequest, tiles: TileConfig) -> TracePlan:
     """What the trace of a request will hold, and the bytes it takes. Raises ValueError for a choice that there is not."""
-    problem, precision = request.problem, request.precision
+    problem, precision, entry = request.problem, request.precision, version(request.kernel)
     require_choice(request.trace, problem, tiles)
     query_blocks, key_blocks = _blocks(problem.seq_len_q, tiles.block_m), _blocks(problem.seq_len_kv, tiles.block_n)
     query_block = query_blocks - 1 if request.trace.query_block is None else request.trace.query_block
@@ -80,15 +88,17 @@ def plan(request: RunRequest, tiles: TileConfig) -> TracePlan:
     map_bytes = map_bytes if with_map else 0
     frame_bytes = 4 * tiles.block_m * (tiles.block_n + 3 + problem.padded_head_dim)
     budget = RECORD_BYTES - map_bytes - _own_bytes(request)
-    fit = {size: min(MOST_TILES, budget // _tile_bytes(problem, precision, tiles, size)) for size in (2, 1)}
+    tile_bytes = {size: _tile_bytes(problem, precision, tiles, size) + _lag_bytes(request, tiles) for size in (2, 1)}
+    fit = {size: min(MOST_TILES, budget // tile_bytes[size]) for size in (2, 1)}
     every_nth = {size: max(1, math.ceil(visited / max(1, count))) for size, count in fit.items()}
     element_bytes = 1 if every_nth[1] < every_nth[2] else 2
     every = every_nth[element_bytes]
     stored = math.ceil(visited / every)
+    maxima_bytes = 4 * 3 * tiles.block_m * key_blocks if _may_lag(request) else 0
     return TracePlan(
         query_block=query_block, visited=visited, every=every, stored=stored, element_bytes=element_bytes,
-        record_bytes=map_bytes + stored * _tile_bytes(problem, precision, tiles, element_bytes),
-        device_bytes=map_bytes + stored * frame_bytes, with_map=with_map,
+        record_bytes=map_bytes + stored * tile_bytes[element_bytes],
+        device_bytes=map_bytes + stored * frame_bytes + maxima_bytes, with_map=with_map, last_first=entry.last_first,
     )  # fmt: skip
 
 
@@ -97,8 +107,17 @@ def visited_tiles(kernel: str, problem: AttentionProblem, tiles: TileConfig, que
     end = problem.seq_len_kv
     if problem.causal and not version(kernel).visits_hidden:
         last_row = min((query_block + 1) * tiles.block_m, problem.seq_len_q) - 1
-        end = min(end, max(last_row + problem.seq_len_kv - problem.seq_len_q + 1, 0))
+        end = min(end, max(last_row + problem.seq_len_kv - problem.seq_len_q + 1, 1 if version(kernel).visits_one else 0))
     return _blocks(end, tiles.block_n)
+
+
+def _may_lag(request: RunRequest) -> bool:
+    return version(request.kernel).lag_log2 > 0 and not request.precision.fp8
+
+
+def _lag_bytes(request: RunRequest, tiles: TileConfig) -> int:
+    """What of a tile is kept only where m may lag: its rows' own maxima, and which were multiplied."""
+    return 5 * tiles.block_m if _may_lag(request) else 0
 
 
 def _own_bytes(request: RunRequest) -> int:
@@ -150,7 +169,7 @@ def take(subject: Subject, output: np.ndarray, provenance: Provenance) -> TileTr
     buffers = TraceBuffers.on(
         subject.operands.q.device, request.problem, tiles, batch_index=choice.batch_index, head=choice.head,
         query_block=planned.query_block, stored=planned.stored, every=planned.every, first=planned.first,
-        with_rises=planned.with_map,
+        with_rises=planned.with_map, with_maxima=_may_lag(request),
     )  # fmt: skip
     num_stages = launch_traced(subject, buffers)
     record = _record(subject, planned, buffers, output, provenance)
@@ -185,7 +204,7 @@ def _record(
 ) -> TileTrace:
     request, problem = subject.request, subject.request.problem
     frames = subject.kernel.frames(buffers, subject.operands, problem)
-    key_blocks = planned.first + planned.every * np.arange(planned.stored)
+    key_blocks = planned.key_blocks
     scores, m, l, alpha, acc = (getattr(frames, name).numpy() for name in ("scores", "m", "l", "alpha", "acc"))  # noqa: E741
     rises = None if frames.rises is None else frames.rises.numpy()
     block = _block(buffers, subject.operands)
@@ -193,6 +212,7 @@ def _record(
     stored = Stored(
         key_blocks, scores[:, :rows], m[:, :rows], l[:, :rows], alpha[:, :rows], acc[:, :rows],
         rises=None if rises is None else rises[planned.query_block], output=output,
+        maxima=None if frames.maxima is None else frames.maxima.numpy(),
     )  # fmt: skip
     arithmetic = Arithmetic.of(request.kernel, request.precision, provenance)
     fp8 = _Fp8.of(subject, buffers, block, arithmetic, stored, planned.visited) if request.precision.fp8 else None
@@ -217,8 +237,24 @@ def _record(
         q_scale=None if fp8 is None else Array.of(fp8.q_scale, "<f4"),
         k_scale=None if fp8 is None else Array.of(fp8.k_scale, "<f4"),
         fp8_errors=None if fp8 is None else fp8.errors,
-        missing=missing,
+        missing=missing, **_lag(planned, stored, arithmetic),
     )  # fmt: skip
+
+
+def _lag(planned: TracePlan, stored: Stored, arithmetic: Arithmetic) -> dict[str, object]:
+    """What the record says of an m that may lag, at the stored tiles; rows past the last query as those that see nothing."""
+    if stored.maxima is None:
+        return {}
+    if len(stored.maxima) != planned.visited:
+        raise RuntimeError(f"the kernel went through {len(stored.maxima):,} key blocks of this block, not {planned.visited:,}")
+    places = np.flatnonzero(np.isin(np.array(arithmetic.order(planned.visited)), stored.key_blocks))
+    inside = np.arange(stored.maxima.shape[2]) < stored.m.shape[1]
+    row_max, multiplied = (stored.maxima[places, part] for part in (1, 2))
+    return {
+        "lag_log2": arithmetic.lag_log2,
+        "row_max": Frames.of(np.where(inside, row_max * np.float32(np.log(2.0)), -np.inf), "<f4"),
+        "multiplied": Frames.of(np.where(inside, multiplied, 0), "|u1"),
+    }
 
 
 def _largest(values: np.ndarray) -> float:

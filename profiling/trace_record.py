@@ -129,14 +129,15 @@ class Fp8Errors(Frozen):
 
 
 _IN_FRAMES = ("<f2", "|u1")
-_KINDS = {"scores": _IN_FRAMES, "acc": _IN_FRAMES, "exact_scores": _IN_FRAMES}
+_KINDS = {"scores": _IN_FRAMES, "acc": _IN_FRAMES, "exact_scores": _IN_FRAMES, "multiplied": ("|u1",)}
 
 
 class TileTrace(Frozen):
     """What a kernel did for one query block of one head, tile by tile, as a traced variant of the same kernel stored it.
 
-    T tiles are stored, in the order visited; every: 1 when all visited ones are, n when each n-th is, counted back from the
-    last. key_blocks (T,). A row past seq_len_q is as one that sees nothing: S and m -inf, l, alpha and acc 0.
+    T tiles are stored, in the order visited, which may be from the last key block down; every: 1 when all visited ones are,
+    n when each n-th is, counted back from the last. key_blocks (T,). A row past seq_len_q is as one that sees nothing: S and
+    m -inf, l, alpha and acc 0.
     scores (T, BLOCK_M, BLOCK_N): S after sm_scale, -inf where hidden; float16, or where that is too much bytes 0 to 254
     for -scores_limit to scores_limit, 255 hidden. m, l, alpha (T, BLOCK_M), float32, after the tile, in natural units:
     alpha = exp(m before - m after), 0 while nothing was seen before. It is what the tile multiplies the accumulator by,
@@ -146,6 +147,9 @@ class TileTrace(Frozen):
     included, -1 where the kernel never went; (0, 0) where it would be too large. With FP8: exact_scores like scores, from
     the inputs before they were quantised, K's mean off where the kernel's is; q_scale (BLOCK_M,), k_scale (T, BLOCK_N);
     fp8_errors: what that rounding costs O, None where it was not taken.
+    lag_log2: by how much, in log2, a row's scores may exceed its m before m moves; 0: m is the maximum. Only with a lag:
+    row_max (T, BLOCK_M), float32, in natural units: the largest score of the tile itself, -inf where it shows a row nothing;
+    multiplied (T, BLOCK_M), bytes: 1 where the kernel multiplied a row's O by alpha. Without one, every row is at every tile.
     """
 
     provenance: Literal["measured", "interpreted"]
@@ -169,6 +173,9 @@ class TileTrace(Frozen):
     q_scale: Array | None = None
     k_scale: Array | None = None
     fp8_errors: Fp8Errors | None = None
+    lag_log2: Annotated[float, Field(ge=0, le=64)] = 0.0
+    row_max: Frames | None = None
+    multiplied: Frames | None = None
     missing: Missing = {}
 
     @model_validator(mode="after")
@@ -182,6 +189,7 @@ class TileTrace(Frozen):
         expected = {"scores": (stored, rows, keys), "acc": (stored, rows, self.acc.shape[2])}
         expected |= dict.fromkeys(("m", "l", "alpha"), (stored, rows))
         expected |= {"exact_scores": (stored, rows, keys), "q_scale": (rows,), "k_scale": (stored, keys)}
+        expected |= {"row_max": (stored, rows), "multiplied": (stored, rows)}
         for name, shape in expected.items():
             array = getattr(self, name)
             if array is not None and (array.shape != shape or array.dtype not in _KINDS.get(name, ("<f4",))):
@@ -190,6 +198,10 @@ class TileTrace(Frozen):
             raise ValueError("a trace's l, alpha and acc are finite: only S and m can be -inf.")
         if self.fp8_errors is not None and not self.fp8_errors.fits(stored, rows):
             raise ValueError(f"what FP8 costs is not of this trace's {stored} tiles of {rows} rows.")
+        if {self.lag_log2 > 0} != {self.row_max is not None, self.multiplied is not None}:
+            raise ValueError("a trace's row_max and multiplied are there where its m may lag, and only there.")
+        if self.multiplied is not None and self.multiplied.numpy().max(initial=0) > 1:
+            raise ValueError("a trace's multiplied is 0 or 1.")
         if self.key_blocks.dtype != "<i4" or self.rescaled_rows.dtype != "<i4":
             raise ValueError("a trace's key_blocks and rescaled_rows are whole numbers of 32 bits.")
         return self

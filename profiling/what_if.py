@@ -14,7 +14,7 @@ import numpy as np
 
 from profiling.gpu_models import GPU_MODELS
 from profiling.launched_work import Work
-from profiling.list_scheduling import Machine, Pace, replay
+from profiling.list_scheduling import Machine, Pace, replay, replay_dealt
 from profiling.schedule_facts import time_of
 from profiling.stamped_durations import Durations, Found, durations_in
 from profiling.timetable import Timetable
@@ -86,7 +86,10 @@ def from_tile_counts(work: Work, machine: Machine, ns_per_tile: float = 1000.0) 
 def _table(work: Work, alone_ns: np.ndarray, machine: Machine, pace: Pace) -> Timetable:
     order = work.order
     head, place = order[:, 0], np.maximum(order[:, 1], 0)
-    placed = replay(alone_ns[head, place], work.programs, machine, pace)
+    if work.is_dealt:
+        placed = replay_dealt(alone_ns[head, place], work.dealt(machine.sm_count), pace)
+    else:
+        placed = replay(alone_ns[head, place], work.programs, machine, pace)
     back = np.lexsort((order[:, 1], head))
     return Timetable(
         "modelled", machine.sm_count, 0, placed.sm[back], placed.program[back], placed.start_ns[back], placed.end_ns[back],
@@ -128,7 +131,7 @@ def _require_alike(measured: Timetable, was: Work, now: Work) -> None:
 
 def _seen(found: Durations, now: Work, machine: Machine, measured_on: Machine) -> str:
     """What predictions of this kind turned out to be off by."""
-    if machine != measured_on or not found.has_blocks_of(now):
+    if now.is_dealt or machine != measured_on or not found.has_blocks_of(now):
         return _NOT_HELD
     return _OTHER_ORDERS if now.tiles.num_programs == found.was.tiles.num_programs else _OTHER_GRIDS
 
@@ -136,7 +139,8 @@ def _seen(found: Durations, now: Work, machine: Machine, measured_on: Machine) -
 def _because(found: Found, now: Work, machine: Machine, measured_on: Machine) -> str:
     count, gap = found.best.alone_ns.size, time_of(found.best.pace.gap_ns)
     room = f"{machine.sm_count} SMs with room for {machine.programs_per_sm} each"
-    parts = [f"List scheduling of {count:,} stamped durations over {room}, {gap} between two"]
+    how = "Its own dealing" if now.is_dealt else "List scheduling"
+    parts = [f"{how} of {count:,} stamped durations over {room}, {gap} between two"]
     if not found.best.has_blocks_of(now):
         parts.append("durations scaled with the tiles' area, as if every tile size fed the matrix units alike")
     if found.is_shared:

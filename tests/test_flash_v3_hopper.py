@@ -2,23 +2,21 @@
 
 import itertools
 import re
-import subprocess
-import tempfile
 from collections import Counter
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
-import triton
 
-from kernels import flash_v3_hopper
+from kernels import flash_v3_hopper, hopper
 from kernels.architecture import ARCHITECTURES
+from kernels.block_order import DEALT_OVERHEAD_KEYS
 from kernels.default_tiles import HOPPER_TILES
 from kernels.kernel import TORCH_DTYPES, Operands
 from kernels.launch import CompileOnly
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import Refused, default_tiles, ours_on, refuse
+from tests.sass import instructions, loops
 
 HOPPER = ARCHITECTURES[90]
 PROBLEMS = (
@@ -49,7 +47,7 @@ def visible(problem: AttentionProblem) -> torch.Tensor:
 @pytest.mark.parametrize("blocks", [(128, 128), (128, 64), (192, 128), (256, 64)])
 def test_each_tile_is_dealt_once_with_the_keys_that_its_rows_see(problem, blocks):
     tiles, mask = tiles_of(*blocks), visible(problem)
-    work = flash_v3_hopper._work(problem, tiles, 5, torch.device("cpu"))
+    work = hopper.work_of(problem, tiles, 5, torch.device("cpu"))
     dealt = torch.cat([row[1 : 1 + int(row[0, 0])] for row in work])
     heads, blocks_a_head = problem.batch * problem.num_heads, -(-problem.seq_len_q // tiles.block_m)
     assert sorted(map(tuple, dealt[:, [0, 2]].tolist())) == [
@@ -73,17 +71,17 @@ def test_each_tile_is_dealt_once_with_the_keys_that_its_rows_see(problem, blocks
 
 def test_no_program_has_more_than_one_tile_over_another():
     problem, tiles = PROBLEMS[0], tiles_of(128, 64)
-    work = flash_v3_hopper._work(problem, tiles, 5, torch.device("cpu"))
-    costs = [int((row[1 : 1 + int(row[0, 0]), 3] * tiles.block_n + flash_v3_hopper._OVERHEAD_KEYS).sum()) for row in work]
-    heaviest = problem.seq_len_kv // tiles.block_n * tiles.block_n + tiles.block_n + flash_v3_hopper._OVERHEAD_KEYS
+    work = hopper.work_of(problem, tiles, 5, torch.device("cpu"))
+    costs = [int((row[1 : 1 + int(row[0, 0]), 3] * tiles.block_n + DEALT_OVERHEAD_KEYS).sum()) for row in work]
+    heaviest = problem.seq_len_kv // tiles.block_n * tiles.block_n + tiles.block_n + DEALT_OVERHEAD_KEYS
     assert max(costs) - min(costs) <= heaviest
 
 
 def test_too_many_tiles_to_deal_out_have_a_program_each(monkeypatch):
-    monkeypatch.setattr(flash_v3_hopper, "_MOST_DEALT_TILES", 10)
+    monkeypatch.setattr(hopper, "_MOST_DEALT_TILES", 10)
     problem, tiles = PROBLEMS[0].model_copy(update={"batch": 3}), tiles_of(128, 64)
-    work = flash_v3_hopper._work(problem, tiles, 5, torch.device("cpu"))
-    queue = flash_v3_hopper._queue(problem, tiles)
+    work = hopper.work_of(problem, tiles, 5, torch.device("cpu"))
+    queue = hopper.queue_of(problem, tiles)
     assert queue.shape == (3 * 4 * 8, 5)
     assert torch.equal(work[:, 0, 0], torch.ones(len(queue), dtype=torch.int32))
     assert torch.equal(work[:, 1], queue.to(torch.int32))
@@ -104,23 +102,10 @@ def compiled(head_dim: int, causal: bool, seq_len: int, dtype: str = "bf16", blo
     return kernel, instructions(kernel.asm["cubin"]), tiles
 
 
-def instructions(cubin: bytes) -> list[tuple[int, str]]:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        sass = subprocess.run([tool, "--dump-sass", file.name], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([^;]*?)\s*;", sass, re.MULTILINE)
-    return [(int(address, 16), text) for address, text in found]
-
-
 def unmasked_loops(code: list[tuple[int, str]]) -> list[list[str]]:
     """The innermost loops that wait for a product while another is in flight: one a warpgroup, the tiles without a mask."""
-    jumps = [(int(text.split()[-1], 16), address) for address, text in code if re.match(r"BRA 0x", text)]
-    loops = [[text for address, text in code if first <= address <= last] for first, last in jumps if first < last]
-    overlapping = [loop for loop in loops if any(re.match(r"WARPGROUP.DEPBAR.LE gsb0, 0x[12]$", text) for text in loop)]
-    shortest = sorted(overlapping, key=len)
-    return [loop for loop in shortest if len(loop) < 1.2 * len(shortest[0])]
+    overlapping = [loop for loop in loops(code) if any(re.match(r"WARPGROUP.DEPBAR.LE gsb0, 0x[12]$", text) for text in loop)]
+    return [loop for loop in overlapping if len(loop) < 1.2 * len(overlapping[0])]
 
 
 # By head_dim, causal and seq_len, at default tiles: two, three and four warpgroups.
@@ -152,9 +137,9 @@ def test_it_fits_without_spills_and_without_serialised_products(case):
 @pytest.mark.parametrize("case", CASES)
 def test_the_exponentials_are_issued_before_the_wait_for_p_v(case):
     _, code, tiles = compiled(*case)
-    loops = unmasked_loops(code)
-    assert len(loops) == tiles.block_m // 64
-    for loop in loops:
+    unmasked = unmasked_loops(code)
+    assert len(unmasked) == tiles.block_m // 64
+    for loop in unmasked:
         waits = [place for place, text in enumerate(loop) if text.startswith("WARPGROUP.DEPBAR")]
         under_p_v = sum(text.startswith("MUFU.EX2") for text in loop[waits[0] : waits[1]])
         # Half of them at head_dim 128 and 256, where the other half runs after P V; alpha's may fall on either side.
@@ -231,7 +216,7 @@ def test_at_head_dim_64_long_problems_have_three_warpgroups_and_few_tiles_two(se
         (HOPPER, {"block_m": 64}, False, "64 × 128 is not possible with v3-hopper at head_dim 128: it can be 128 × 128 or"),
         (HOPPER, {"num_warps": 4}, False, "num_warps = 4 is not possible with v3-hopper: BLOCK_M = 128 takes 8"),
         (HOPPER, {"num_stages": 3}, False, "num_stages = 3 is not possible with v3-hopper: K and V have 2 buffers each."),
-        (HOPPER, {}, True, "FP8 is not possible with v3-hopper"),
+        (HOPPER, {}, True, "fp8_scale = token is not possible with v3-hopper"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_one_sentence(arch, changed, fp8, sentence):

@@ -163,7 +163,7 @@ def test_the_parts_add_up_and_each_is_what_it_says(seq_len, causal):
 def test_accumulation_is_within_what_float32_may_lose():
     head = Head.of(150, causal=True)
     stored = kernel(head)
-    *_, last = replayed(head.blocks[1], ARITHMETIC, BLOCK_N, head.visited)
+    *_, (_, last) = replayed(head.blocks[1], ARITHMETIC, BLOCK_N, head.visited)
     o = np.abs(stored.acc[-1] / stored.l[-1][:, None])
     bound = (last.acc.bound + o * last.l.bound[:, None]) / (stored.l[-1] - last.l.bound)[:, None]
     found = sums_of(head, stored).parts["accumulation"].sum(0)

@@ -27,7 +27,7 @@ from profiling.schedule_facts import overhead_share
 from profiling.schedule_record import MOST_ENTRIES, MOST_SMS, Schedule, num_entries, require_possible
 from profiling.timetable import Timetable
 from tests import records_for_tests as records
-from tests.fake_pynvml import FakePynvml
+from tests.fake_nvml import FakeNvml, hexadecimal
 from tests.stamped_kernel import SMS, Faults
 
 PROBLEM = AttentionProblem(num_heads=3, num_kv_heads=3, seq_len_q=120, seq_len_kv=64, head_dim=32)
@@ -64,7 +64,7 @@ class GpuInMemory(GpuBench):
     """GpuBench with what needs CUDA replaced."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path, timer: ListedTimer) -> None:
-        monkeypatch.setattr("profiling.nvml._import_pynvml", lambda: FakePynvml())
+        FakeNvml(tmp_path, f"uuid_hex {hexadecimal(records.gpu().id.encode())}").load(monkeypatch)
         monkeypatch.setattr("profiling.gpu_lock.tempfile.gettempdir", lambda: str(tmp_path))
         monkeypatch.setattr("kernels.stamps.measure_tick_ns", lambda device: 32)
         monkeypatch.setattr("profiling.compile_report.stamped_programs_per_sm", lambda request, capability: 1)

@@ -5,6 +5,7 @@ The stores run in the interpreter with a counter for a clock; that nothing is mo
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -22,9 +23,9 @@ from kernels.architecture import ARCHITECTURES
 from kernels.block_order import WHOLE_HEAD, grid_of, order_of
 from kernels.launch import CompileOnly
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.registry import default_tiles, load
+from kernels.registry import default_tiles, load, stamping_lanes
 from kernels.stamps import StampBuffers, _smallest_step
-from profiling.compile_report import _nvidia_tool, report_of
+from profiling.compile_report import nvidia_tool, report_of
 from tests.conftest import ROOT
 from tests.stamped_attention import THE_SM, Question
 
@@ -161,7 +162,7 @@ def instructions(compiled) -> list[str]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        sass = _nvidia_tool("nvdisasm", "--print-code", file.name)
+        sass = nvidia_tool("nvdisasm", "--print-code", file.name)
     lines = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?(.*);", sass, re.MULTILINE)
     return ["GLOBALTIMER" if "GLOBALTIMER" in line else re.split(r"[. ]", line)[0] for line in lines]
 
@@ -206,6 +207,29 @@ def test_as_many_stamped_programs_fit_on_an_sm(kind, capability, head_dim):
         pytest.skip("this GPU has no FP8")
     fit = [compiled_for(kind, capability, head_dim, stamped)[1].programs_per_sm for stamped in (False, True)]
     assert fit[0] == fit[1]
+
+
+def test_every_warpgroup_of_v3_hopper_stamps_and_pays_nothing_in_its_loops():
+    problem = AttentionProblem(seq_len_q=1000, seq_len_kv=1000, head_dim=128, causal=True)
+    tiles = default_tiles("v3-hopper", problem, Precision(), ARCHITECTURES[90])
+    q = torch.empty((1, 16, 1000, 128), dtype=torch.bfloat16, device="meta")
+    version, codes = load("v3-hopper"), []
+    for stamps in (None, StampBuffers.on("meta", problem, tiles, stamping_lanes("v3-hopper", tiles))):
+        launch = CompileOnly(90)
+        version.forward(version.prepare(q, q, q, Precision(), launch), problem, tiles, launch, stamps=stamps)
+        codes.append(instructions(launch.compiled["flash_v3_hopper_forward"]))
+    plain, stamped = codes
+    groups = tiles.block_m // 64
+    clocks = places(stamped, "GLOBALTIMER")
+    assert len(clocks) == 2 * (groups + 1)
+    assert not places(stamped, "STL", "LDL")
+    # Of a consumer's two readings the first precedes all its products, the second follows them; nothing is read in between.
+    products = places(stamped, "HGMMA")
+    within = [sum(first < product < last for product in products) for first, last in itertools.pairwise(clocks)]
+    assert sorted(within)[-groups:] == [len(products) // groups] * groups
+    assert len(products) == len(places(plain, "HGMMA"))
+    # A start and an end for each, and by the first consumer also who it was, where, and how many tiles.
+    assert len(places(stamped, "STG")) == len(places(plain, "STG")) + 2 * (groups + 1) + 3
 
 
 def test_the_clock_is_read_anew_in_every_turn():

@@ -123,6 +123,8 @@ def _part(label: str, table: Timetable, facts: LaneFacts) -> tuple[dict[str, Any
     first = table.start_ns.min()
     integers = {name: np.asarray(getattr(table, name), "<i4") for name in ("sm", "program", "head", "block", "tiles")}
     times = {"start": np.asarray(table.start_ns - first, "<f8"), "end": np.asarray(table.end_ns - first, "<f8")}
+    if table.group_start_ns is not None and table.group_end_ns is not None:
+        times |= {"groupStart": table.group_start_ns.ravel() - first, "groupEnd": table.group_end_ns.ravel() - first}
     shown = {
         "label": label,
         "provenance": table.provenance,

@@ -82,7 +82,20 @@ function entryWords(scene, table, entry) {
     `starts at ${exactly(clock, table.start[entry])}`,
     `takes ${exactly(clock, duration)}${error}`,
     `${tiles ? counted(tiles, "key tile") : "no key tile"}${each}`,
+    ...groupWords(scene, table, entry),
   ].join(" · ");
+}
+
+// Where a program's warpgroups stamped for themselves: when each was at the entry, the producer last.
+function groupWords({ clock }, table, entry) {
+  if (!table.groupStart) return [];
+  const groups = table.groupStart.length / table.sm.length;
+  const stay = (group) => {
+    const at = entry * groups + group;
+    return `${format(table.groupStart[at] / clock.perUnit, clock.decimals, clock.decimals)} to ${exactly(clock, table.groupEnd[at])}`;
+  };
+  const consumers = Array.from({ length: groups - 1 }, (_, group) => `warpgroup ${group} from ${stay(group)}`);
+  return [...consumers, `producer from ${stay(groups - 1)}`];
 }
 
 function sisterWords(scene, stage, entry) {

@@ -10,12 +10,13 @@ from pydantic import ValidationError
 
 from app import form_check
 from kernels.problem import DTYPES, FP8_SCALES, HEAD_DIMS, AttentionProblem, Precision, TileConfig
+from kernels.registry import VERSIONS as REGISTRY
 from profiling.own_inputs import problem_of
 from profiling.record_types import first_sentence
 from profiling.records import INTERPRETER, InputKind, Measurement, OwnInputs, RunRequest
 from profiling.trace_record import TraceChoice
 
-VERSIONS = ("v1", "v1 key-outer", "v2", "v3", "v3 FP8")
+VERSIONS = ("v1", "v1 key-outer", "v2", "v3", "v3 FP8", "v3-hopper")
 ALONE, LAST, SAME, OWN = "nothing", "last", "same", "own"
 TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 HEAD_COUNTS, BATCHES = (1, 2, 4, 8, 16), (1, 2, 4)
@@ -122,8 +123,10 @@ class Choices:
 
     def _request(self, version: str, device: str) -> RunRequest:
         kernel, _, variant = version.partition(" ")
+        # v3-hopper has four warps for each 64 queries.
+        num_warps = max(4, self.tile_m // 16) if REGISTRY[kernel].deals_blocks else 4
         tiles = TileConfig(
-            block_m=self.tile_m, block_n=self.tile_n, num_warps=4, num_stages=2,
+            block_m=self.tile_m, block_n=self.tile_n, num_warps=num_warps, num_stages=2,
             loop_order="key" if variant == "key-outer" else "query",
         )  # fmt: skip
         return RunRequest(
@@ -212,6 +215,30 @@ def like(measurement: Measurement, longest: int) -> dict[str, str | bool]:
         "fp8_scales": request.precision.fp8_scale,
         "smooth": request.precision.smooth_k,
     }
+
+
+def asking_for(measurement: Measurement) -> dict[str, str | bool] | None:
+    """The fields that ask for just this trace; None where it has none, or in tiles that the page does not offer."""
+    request, tiles, trace = measurement.request, measurement.tiles, measurement.tiles_trace
+    if trace is None or tiles is None or measurement.label not in VERSIONS or request.own is not None:
+        return None
+    problem = request.problem
+    fields = {
+        **like(measurement, max(TOKENS)),
+        "tokens": str(problem.seq_len_q),
+        "key_tokens": SAME if problem.seq_len_kv == problem.seq_len_q else str(problem.seq_len_kv),
+        "query_heads": str(problem.num_heads),
+        "key_heads": SAME if problem.num_kv_heads == problem.num_heads else str(problem.num_kv_heads),
+        "batches": str(problem.batch),
+        "head": str(trace.head),
+        "entry": str(trace.batch_index),
+        "query_block": LAST if request.trace.query_block is None else str(trace.query_block),
+    }
+    try:
+        asked = Choices.of(fields).requests()[0]
+    except ValueError:
+        return None
+    return fields if traced(asked, [measurement]) is not None else None
 
 
 def can_be_watched(measurement: Measurement) -> bool:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.player.choices import DEFAULTS, VERSIONS, Choices
+from kernels.registry import VERSIONS as REGISTRY
 from profiling.job_queue import JobQueue
 from profiling.records import Measurement, RunRequest
 from profiling.snapshot import Snapshot, file_of
@@ -18,8 +19,9 @@ FIRST_TRACE = Path(__file__).with_name("first_trace.json.gz")
 
 
 def requests() -> tuple[RunRequest, ...]:
-    """The page's default version first, then the others."""
-    ordered = sorted(VERSIONS, key=lambda version: version != DEFAULTS["version"])
+    """The page's default version first, then the others that the interpreter can run."""
+    interpretable = [version for version in VERSIONS if REGISTRY[version.partition(" ")[0]].interpretable]
+    ordered = sorted(interpretable, key=lambda version: version != DEFAULTS["version"])
     return tuple(Choices.of({**DEFAULTS, "version": version}).requests()[0] for version in ordered)
 
 

@@ -62,6 +62,19 @@ def first_rescale(trace: TileTrace) -> Position:
     return Position(tile=tile, row=int(np.argmin(alpha[tile])))
 
 
+def is_last_first(trace: TileTrace) -> bool:
+    """Whether it goes through the key blocks from the last one down."""
+    blocks = trace.key_blocks.numpy()
+    return bool(blocks.size > 1 and blocks[0] > blocks[-1])
+
+
+def _most_ahead(trace: TileTrace) -> float:
+    """The most by which a score exceeded the m that it was measured against, in natural units; 0 where none did."""
+    m, row_max = trace.m.numpy(), trace.row_max.numpy()
+    seen = np.isfinite(row_max) & np.isfinite(m)
+    return float(np.where(seen, np.where(seen, row_max, 0) - np.where(seen, m, 0), 0.0).max(initial=0.0))
+
+
 def _trace(measurement: Measurement) -> TileTrace:
     if measurement.tiles_trace is None:
         raise ValueError(f"{measurement.label} has no trace of its tiles.")
@@ -87,7 +100,11 @@ def _packed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, np.ndar
     grouped, group = _map(whole)
     arrays: dict[str, np.ndarray] = {"keyBlocks": trace.key_blocks.numpy(), "map": grouped}
     arrays |= {name: getattr(trace, name).numpy() for name in ("m", "l", "alpha")}
-    limits = {"out": _limit(returned)}
+    ahead = 0.0
+    if trace.row_max is not None and trace.multiplied is not None:
+        arrays |= {"rowMax": trace.row_max.numpy(), "multiplied": trace.multiplied.numpy()}
+        ahead = _most_ahead(trace)
+    limits = {"out": _limit(returned), "weight": math.exp(ahead)}
     for name, values in (("scores", scores), ("acc", acc)):
         arrays[name], arrays[f"{name}Limits"] = _tile_bytes(values)
         limits[name] = _limit(values)
@@ -100,7 +117,7 @@ def _packed(measurement: Measurement) -> tuple[dict[str, Any], dict[str, np.ndar
         limits["errors"] = _limit(errors)
     facts = _facts(measurement, trace) | {
         "limits": limits,
-        "range": {"m": _range(trace.m.numpy()), "l": _range(trace.l.numpy())},
+        "range": {"m": _range(np.maximum(trace.m.numpy(), arrays.get("rowMax", -np.inf))), "l": _range(trace.l.numpy())},
         "map": {"rows": grouped.shape[0], "columns": grouped.shape[1], "group": group, "own": own // group},
         "whyNoErrors": why_not,
     }
@@ -122,6 +139,8 @@ def _facts(measurement: Measurement, trace: TileTrace) -> dict[str, Any]:
         "visited": trace.visited,
         "every": trace.every,
         "normalised": trace.normalised,
+        "lagLog2": trace.lag_log2,
+        "lastFirst": is_last_first(trace),
         "causal": problem.causal,
         "seqLenQ": problem.seq_len_q,
         "seqLenKv": problem.seq_len_kv,

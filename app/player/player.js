@@ -50,6 +50,7 @@ function load(player, blob, position) {
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   Object.assign(player, { blob, calm, playing: false, frame: 0, dirty: true, hovered: null, quantity: "scores", output: "held" });
   player.steps = stepsOf(blob.traces);
+  player.meet = blob.traces.every((trace) => trace.lastFirst === blob.traces[0].lastFirst);
   player.step = clamp(start.tile, 0, player.steps.length - 1);
   player.row = clamp(start.row, 0, blob.traces[0].blockM - 1);
   player.speed = SPEEDS.includes(start.speed) ? start.speed : 4;
@@ -80,10 +81,15 @@ function unpack(bytes) {
   return blob;
 }
 
-// What the player steps through: for each step the tile of every trace, -1 where that version never goes.
+// What the player steps through: for each step the tile of every trace, -1 where that version never goes. Two that go through
+// the keys in opposite directions meet in no tile but by chance: a step is then the next tile of each.
 function stepsOf(traces) {
   if (traces.length === 1) return Array.from({ length: traces[0].tiles }, (_, tile) => [tile]);
-  const keyBlocks = [...new Set(traces.flatMap((trace) => [...trace.keyBlocks]))].sort((a, b) => a - b);
+  if (traces[0].lastFirst !== traces[1].lastFirst) {
+    const length = Math.max(...traces.map((trace) => trace.tiles));
+    return Array.from({ length }, (_, step) => traces.map((trace) => (step < trace.tiles ? step : -1)));
+  }
+  const keyBlocks = [...new Set(traces.flatMap((trace) => [...trace.keyBlocks]))].sort((a, b) => (traces[0].lastFirst ? b - a : a - b));
   return keyBlocks.map((block) => traces.map((trace) => trace.keyBlocks.indexOf(block)));
 }
 
@@ -107,10 +113,13 @@ function isRescaled(trace, tile, row) {
   return tile > 0 && trace.m[(tile - 1) * trace.blockM + row] > -Infinity && trace.alpha[tile * trace.blockM + row] < 1;
 }
 
-// For each column of the map the first stored tile in it or after it, so that a click there finds one.
+// For each column of the map the first stored tile in it or visited after it, so that a click there finds one.
 function firstTilesOf(trace) {
   return Array.from({ length: trace.grid.columns }, (_, column) => {
-    const found = trace.keyBlocks.findIndex((block) => Math.floor(block / trace.grid.group) >= column);
+    const found = trace.keyBlocks.findIndex((block) => {
+      const of = Math.floor(block / trace.grid.group);
+      return trace.lastFirst ? of <= column : of >= column;
+    });
     return found < 0 ? trace.tiles - 1 : found;
   });
 }
@@ -124,7 +133,9 @@ function factsOf(trace, tile, row) {
   const [m, l] = [trace.m[at], trace.l[at]];
   // The softmax's own factor. What v1 multiplies O by is this times l before and over l after.
   const alpha = before ? (m === -Infinity ? 0 : Math.exp(mBefore - m)) : trace.alpha[at];
-  return { before, mBefore, lBefore, m, l, alpha, added: l - alpha * lBefore };
+  // By how much, in log2, this tile's largest score exceeds the m that it is measured against: only where m may lag.
+  const ahead = trace.lagLog2 && trace.rowMax[at] > m ? (trace.rowMax[at] - m) / Math.LN2 : 0;
+  return { before, mBefore, lBefore, m, l, alpha, added: l - alpha * lBefore, ahead };
 }
 
 function hiddenKeys(trace, tile, row) {
@@ -143,16 +154,36 @@ function sentenceOf(trace, tile, row) {
   if (facts.m === -Infinity) return "This row sees no key yet: m stays −∞, l stays 0, and there is nothing to rescale.";
   const hidden = hiddenKeys(trace, tile, row);
   if (hidden === trace.blockN) return "Every key of this tile is hidden from this row: nothing changes.";
-  return [whatHappened(trace, facts), hiddenWords(trace, hidden), outputWords(trace, tile, facts)].filter(Boolean).join(" ");
+  const said = [whatHappened(trace, facts), multipliedWords(trace, tile, row, facts), hiddenWords(trace, hidden)];
+  return [...said, outputWords(trace, tile, facts)].filter(Boolean).join(" ");
 }
 
 function whatHappened(trace, facts) {
   if (!facts.before) return `Of ${trace.visited} tiles each ${ordinal(trace.every)} is stored: m and l have come this far.`;
   if (facts.mBefore === -Infinity) return "The first keys that this row sees: m and l begin here, and there is nothing to rescale yet.";
+  if (trace.lagLog2) return whatLagged(trace, facts);
   if (facts.m > facts.mBefore) {
     return `New maximum: everything accumulated so far shrinks by the factor α = ${factor(facts.alpha)}.`;
   }
   return "Maximum unchanged: nothing to rescale (α = 1).";
+}
+
+// Where m may lag: moved because a row of the warp was too far ahead, or kept though a larger score came.
+function whatLagged(trace, facts) {
+  const most = `2^${trace.lagLog2}`;
+  if (facts.m > facts.mBefore) {
+    return `A row of this warp is more than ${most} ahead of its m, so its rows take their maxima: everything accumulated so far shrinks by the factor α = ${factor(facts.alpha)}.`;
+  }
+  if (facts.ahead > 0) {
+    return `A larger score came, 2^${facts.ahead.toFixed(1)} ahead, but ${trace.label} lets m lag by up to ${most}: m stays, nothing is rescaled (α = 1), and weights here reach 2^${facts.ahead.toFixed(1)}.`;
+  }
+  return "No larger score: m stays, nothing to rescale (α = 1).";
+}
+
+// Rows that did not move are multiplied by 1 where their warp moved, and in a tile with a mask.
+function multipliedWords(trace, tile, row, facts) {
+  const one = trace.lagLog2 && facts.alpha === 1 && trace.multiplied[tile * trace.blockM + row];
+  return one ? "O is multiplied by 1 all the same: its warp moved, or the tile has a mask." : "";
 }
 
 function hiddenWords(trace, hidden) {
@@ -239,7 +270,7 @@ function buildStage(trace, index) {
   const add = (name, title, about) => (stage.panels[name] = buildPanel(name, title, about)).box;
   const bars = element(
     "div", { class: "bars" },
-    add("m", "3 Max m", "max(m, S)"), add("alpha", "4 Scale α", "e^(old m − m)"), add("l", "5 Sum l", "α · l + ΣP"),
+    add("m", "3 Max m", trace.lagLog2 ? `lags ≤ 2^${trace.lagLog2}` : "max(m, S)"), add("alpha", "4 Scale α", "e^(old m − m)"), add("l", "5 Sum l", "α · l + ΣP"),
   );
   stage.panelBox = element("div", { class: "panels" }, add("map", "1 Where we are", ""), add("tile", "2 Scores S", ""), bars,
     add("out", "6 Output O so far", ""));
@@ -329,7 +360,7 @@ function recolour(player) {
   colors.sequential = ramp([[0, colors.zero], [0.55, colors.m], [1, colors["ramp-end"]]]);
   colors.hidden = packed(colors.track);
   colors.ink = { m: css(colors.m), alpha: css(colors.alpha), l: css(colors.l), here: css(colors.here),
-    paleAlpha: css(mixed(colors.bg, colors.alpha, 0.28)), paleL: css(mixed(colors.bg, colors.l, 0.4)) };
+    paleHere: css(mixed(colors.bg, colors.here, 0.4)), paleAlpha: css(mixed(colors.bg, colors.alpha, 0.28)), paleL: css(mixed(colors.bg, colors.l, 0.4)) };
   player.colors = colors;
   measure(player);
 }
@@ -385,16 +416,25 @@ function draw(player) {
   player.dirty = false;
   for (const stage of player.stages) drawStage(player, stage);
   const text = `tile ${player.step + 1} of ${player.steps.length}`;
-  const block = keyBlockAt(player);
+  const block = player.meet ? keyBlockAt(player) : blocksAt(player).join(" beside ");
   write(player.where, `${text} · key block ${block}`);
   player.slider.value = player.step;
   player.slider.setAttribute("aria-valuetext", `${text}, key block ${block}`);
+}
+
+function blocksAt(player) {
+  return player.blob.traces.map((trace, index) => trace.keyBlocks[heldTile(player, index, player.step)]);
 }
 
 function keyBlockAt(player) {
   const tiles = player.steps[player.step];
   const index = tiles.findIndex((tile) => tile >= 0);
   return player.blob.traces[index].keyBlocks[tiles[index]];
+}
+
+// Where a version is while the other goes on: at the other's key block, or at its own last one when they meet in none.
+function restingBlock(player, trace, held) {
+  return player.meet || held < 0 ? keyBlockAt(player) : trace.keyBlocks[held];
 }
 
 function drawStage(player, stage) {
@@ -415,10 +455,11 @@ function drawMap(player, stage, tile, held) {
   const { trace } = stage;
   const { canvas, context } = stage.panels.map;
   stage.mapLayers ??= { pending: mapLayer(player, stage, false), done: mapLayer(player, stage, true) };
-  const block = tile >= 0 ? trace.keyBlocks[tile] : keyBlockAt(player);
+  const block = tile >= 0 ? trace.keyBlocks[tile] : restingBlock(player, trace, held);
   const cell = ownCell(stage, canvas, Math.floor(block / trace.grid.group));
   context.drawImage(stage.mapLayers.pending, 0, 0);
-  if (cell.x >= 1) context.drawImage(stage.mapLayers.done, 0, 0, cell.x, canvas.height, 0, 0, cell.x, canvas.height);
+  const [from, width] = trace.lastFirst ? [cell.x + cell.width, canvas.width - cell.x - cell.width] : [0, cell.x];
+  if (width >= 1) context.drawImage(stage.mapLayers.done, from, 0, width, canvas.height, from, 0, width, canvas.height);
   drawCurrent(player, context, cell, tile);
   write(stage.panels.map.about, `query block ${trace.queryBlock} × key block ${block}`);
   const share = tile >= 0 ? `${Math.round(trace.shares[tile] * 100)} % of its rows are rescaled` : "not visited";
@@ -518,7 +559,8 @@ function nameTile(player, trace, panel, tile, quantity) {
   write(panel.about, `queries ${range(firstRow, trace.blockM)} × keys ${range(firstKey, trace.blockN)}`);
   panel.canvas.setAttribute("aria-label", `${titles[quantity].slice(2)}: ${panel.about.textContent}`);
   const limit = trace.limits[quantity === "errors" ? "errors" : "scores"];
-  if (quantity === "weights") label(panel.scale, "0", "1, √ scale", colors.sequential);
+  const root = powerOfWeights(trace) < 0.5 ? "∜" : "√";
+  if (quantity === "weights") label(panel.scale, "0", `${short(trace.limits.weight)}, ${root} scale`, colors.sequential);
   else label(panel.scale, `−${short(limit)}`, short(limit), colors.diverging);
 }
 
@@ -549,21 +591,28 @@ function paintScores(player, trace, panel, tile) {
   });
 }
 
-// P = e^(S − m), from the stored S and m. Its square root is the index, so that small weights are seen.
+// P = e^(S − m), from the stored S and m; above 1 where m lags. Its square root is the index, so that small weights are seen, or its
+// fourth root where the largest is far above 1.
 function paintWeights(player, trace, panel, tile) {
   const { sequential, hidden } = player.colors;
   const { blockM, blockN, scores } = trace;
   const limit = trace.scoresLimits[tile];
+  const power = powerOfWeights(trace);
+  const unit = trace.limits.weight ** power;
   paint(panel, blockN, blockM, (pixels) => {
     for (let row = 0, at = 0; row < blockM; row++) {
       const m = trace.m[tile * blockM + row];
       for (let column = 0; column < blockN; column++, at++) {
         const byte = scores[tile * blockM * blockN + at];
-        const root = byte === HIDDEN ? 0 : Math.exp(((byte / STEPS - 1) * limit - m) / 2);
+        const root = byte === HIDDEN ? 0 : Math.exp(((byte / STEPS - 1) * limit - m) * power) / unit;
         pixels[at] = byte === HIDDEN ? hidden : sequential[Math.min(255, Math.round(root * 255))];
       }
     }
   });
+}
+
+function powerOfWeights(trace) {
+  return trace.limits.weight > 4 ? 0.25 : 0.5;
 }
 
 function paintErrors(player, trace, panel, tile) {
@@ -663,12 +712,13 @@ function drawBars(player, stage, tile, held) {
   for (let row = 0; row < trace.blockM; row++) drawRow(stage, player.colors.ink, tile, held, row, mPlace, lPlace);
 }
 
-// m: what it was, and in amber what this tile added. α: strong where it shrinks something. l: what was kept, and what came.
+// m: what it was, in amber what this tile added, and pale how far a larger score is ahead of an m that was kept. α: strong where it shrinks something. l: what was kept, and what came.
 function drawRow(stage, ink, tile, held, row, mPlace, lPlace) {
   const { trace, panels } = stage;
   const facts = factsOf(trace, held, row);
   const here = tile >= 0;
   const mOld = here && facts.before ? mPlace(facts.mBefore) : mPlace(facts.m);
+  if (here && facts.ahead > 0) bar(panels.m, trace.blockM, row, mPlace(trace.rowMax[held * trace.blockM + row]), ink.paleHere);
   if (mPlace(facts.m) > mOld) bar(panels.m, trace.blockM, row, mPlace(facts.m), ink.here);
   bar(panels.m, trace.blockM, row, mOld, ink.m);
   if (here && (facts.mBefore > -Infinity || !facts.before)) {

@@ -60,9 +60,7 @@ def _recording_name(one: Measurement) -> str:
 
 def _grid(values: dict[str, str | bool]) -> None:
     """The order of blocks and a persistent grid, out of reach for a version that has neither."""
-    reason = (
-        None if choices.has_orders(str(values["of"])) else "v1 starts its programs in natural order: only v2 and v3 choose."
-    )
+    reason = choices.why_no_orders(str(values["of"]))
     _choice("Order of blocks", "block_order", 142, disabled=reason is not None, help=reason or _DEFAULT_ORDER)
     _typed("Programs", "num_programs", (ONE_A_BLOCK, *_PROGRAMS), 128, disabled=reason is not None, help=reason)
 

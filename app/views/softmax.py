@@ -32,6 +32,8 @@ _HOW_THEY_DIFFER = {
     "v1 key-outer": "takes each key tile once for all query blocks; O, m and l go through memory between two tiles.",
     "v2": "leaves O undivided until the last tile, and never visits a tile that causality hides.",
     "v3": "does the same arithmetic as v2, while the copy engine already fetches the next tile.",
+    "v3-hopper": "goes through the keys from the last tile down, and lets m lag by up to 2⁸: while no row of a warp’s 16 "
+    "exceeds it by more, m and O stay, and weights reach up to 2⁸ instead of 1.",
     "v3 FP8": "rounds Q and K to 8 bits with a scale each, so S is a little off; m, α and l are float32 all the same.",
 }
 
@@ -123,8 +125,7 @@ def _seconds(request: RunRequest, device: DeviceFacts | None) -> float:
 
 def _found(requests: tuple[RunRequest, ...]) -> tuple[Measurement, ...]:
     """The traces that were asked for, if this server holds them all."""
-    held = state.traces()
-    found = tuple(choices.traced(request, held) for request in requests)
+    found = tuple(choices.traced(request, state.traces()) for request in requests)
     return found if None not in found else ()
 
 
@@ -166,6 +167,8 @@ def _offer(requests: tuple[RunRequest, ...], problem: str | None, device: Device
             look.sentence(f"Not traced yet: the interpreter needs about {words.seconds(seconds)}.")
         else:
             look.sentence(f"Not traced yet on {device.short_name}.")
+        if device.kind == "interpreter":
+            watch_form.recordings(state.recorded_traces())
     if (state.asked_to_trace() or pressed) and problem is None:
         _submit(requests)
 
@@ -266,8 +269,11 @@ def _how_they_differ(labels: list[str]) -> None:
 def _ledger(measurement: Measurement) -> None:
     """What rescaling cost this query block, and what a maximum that may lag behind would save; the slider draws only this."""
     trace = measurement.tiles_trace
+    beside = "and what a maximum that may lag behind would save."
+    if trace.lag_log2:
+        beside = f"whose m may lag by up to 2^{trace.lag_log2:g}; and what another lag would save."
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom", gap="large"):
-        look.sentence("and what a maximum that may lag behind would save.", strong=f"What rescaling costs {measurement.label},")
+        look.sentence(beside, strong=f"What rescaling costs {measurement.label},")
         tau = st.slider(
             "τ: how far the maximum may lag, in log2",
             0.0,
@@ -288,22 +294,17 @@ def _ledger(measurement: Measurement) -> None:
 
 
 def _ledger_numbers(found: RescaleLedger, trace: TileTrace) -> list[tuple[str, str, str, str]]:
-    """Four numbers with what they are made of; those that need every tile are left out where tiles are missing."""
+    """A few numbers with what they are made of; those that need every tile are left out where tiles are missing."""
     numbers = []
     if found.rescaled_rows is not None:
         rows, chances = int(found.rescaled_rows.sum()), max(1, trace.visited - 1) * trace.m.shape[1]
-        numbers += [
-            ("Rows rescaled", f"{rows / chances:.0%}", f"{rows:,} of {chances:,} chances: a row at a tile after the first", ""),
-            (
-                "Multiplications needed",
-                f"{found.needed_multiplications:,}",
-                f"of O; the kernel does {found.done_multiplications:,}, every row at every tile",
-                "",
-            ),
-        ]
+        chance = f"{rows:,} of {chances:,} chances: a row at a tile after the first"
+        numbers.append(("Rows rescaled", f"{rows / chances:.0%}", chance, ""))
+        numbers += _lagging_numbers(found) if found.lagging is not None else [_multiplications(found)]
     if found.lazy is not None:
-        saved, needed = found.lazy.saved_multiplications, found.needed_multiplications
-        share = f", {saved / needed:.0%} of those needed" if needed else ""
+        saved, needed = found.lazy.saved_multiplications, _needed_by_the_maximum(found, trace)
+        whose = "those needed" if found.lagging is None else "those that an m which never lags needs"
+        share = f", {saved / needed:.0%} of {whose}" if needed else ""
         numbers += [
             ("τ would save", f"{saved:,}", f"multiplications{share} · modelled", ""),
             (
@@ -314,3 +315,37 @@ def _ledger_numbers(found: RescaleLedger, trace: TileTrace) -> list[tuple[str, s
             ),
         ]
     return numbers
+
+
+def _multiplications(found: RescaleLedger) -> tuple[str, str, str, str]:
+    does = "what the kernel does is not stored of every tile"
+    if found.done_multiplications is not None:
+        does = f"the kernel does {found.done_multiplications:,}, every row at every tile"
+    return "Multiplications needed", f"{found.needed_multiplications:,}", f"of O; {does}", ""
+
+
+def _lagging_numbers(found: RescaleLedger) -> list[tuple[str, str, str, str]]:
+    """What a kernel did whose m lags: what it kept, and what it multiplied."""
+    lagging, rows = found.lagging, int(found.rescaled_rows.sum())
+    kept, eager = int(lagging.kept_rows.sum()), int(lagging.eager_rows.sum())
+    return [
+        (
+            "m kept",
+            f"{kept:,}",
+            f"times though a larger score came; the largest weight was 2^{lagging.most_ahead_log2:.1f}",
+            "",
+        ),
+        (
+            "Multiplications done",
+            f"{found.done_multiplications:,}",
+            f"of O, a warp’s rows together; {rows:,} rows needed it, {eager:,} if m never lagged",
+            "",
+        ),
+    ]
+
+
+def _needed_by_the_maximum(found: RescaleLedger, trace: TileTrace) -> int:
+    """Multiplications that an m which is always the maximum needs."""
+    if found.lagging is None:
+        return found.needed_multiplications
+    return int(found.lagging.eager_rows.sum()) * trace.acc.shape[2]

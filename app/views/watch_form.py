@@ -12,7 +12,7 @@ from app import look, state
 from app.player import choices
 from app.player.choices import Choices
 from profiling import own_inputs
-from profiling.records import OwnInputs
+from profiling.records import Measurement, OwnInputs
 
 _FROM_FILES, _FROM_NUMBERS = "Files", "Numbers"
 
@@ -32,13 +32,13 @@ def fields() -> None:
             key="version",
             bind="query-params",
         )
-        _select("Beside it", "beside", choices.OPTIONS["beside"], 124)
-        _select("Inputs", "inputs", choices.OPTIONS["inputs"], 112)
-        _typed("Tokens", "tokens", choices.TOKENS, is_own, 92)
-        _select("BLOCK_M", "tile_m", choices.OPTIONS["tile_m"], 88)
-        _select("BLOCK_N", "tile_n", choices.OPTIONS["tile_n"], 88)
-        _place("Head", "head", 76)
-        _place("Query block", "query_block", 100)
+        _select("Beside it", "beside", choices.OPTIONS["beside"], 116)
+        _select("Inputs", "inputs", choices.OPTIONS["inputs"], 104)
+        _typed("Tokens", "tokens", choices.TOKENS, is_own, 88)
+        _select("BLOCK_M", "tile_m", choices.OPTIONS["tile_m"], 78)
+        _select("BLOCK_N", "tile_n", choices.OPTIONS["tile_n"], 78)
+        _place("Head", "head", 64)
+        _place("Query block", "query_block", 86)
         st.toggle("Causal", value=bool(choices.DEFAULTS["is_causal"]), key="is_causal", bind="query-params")
         with st.popover("More", key="watch-more"):
             _more(is_own)
@@ -47,6 +47,28 @@ def fields() -> None:
         look.sentence(choices.WHAT_TO_LOOK_FOR[inputs], strong=f"{inputs.capitalize()}:")
         if inputs == choices.OWN:
             _own(own)
+
+
+def recordings(found: list[Measurement]) -> None:
+    """What was traced on a real GPU and can be watched here: choosing one puts it into the fields."""
+    if found:
+        st.selectbox(
+            "Recordings from a real GPU",
+            range(len(found)),
+            index=None,
+            placeholder=f"{len(found)} recorded trace{'s' if len(found) > 1 else ''}",
+            format_func=lambda place: _recording_name(found[place]),
+            key=state.RECORDED_TRACE_KEY,
+            on_change=state.choose_recorded_trace,
+            args=(found,),
+            label_visibility="collapsed",
+            width=360,
+        )
+
+
+def _recording_name(one: Measurement) -> str:
+    device, request = one.environment.device.short_name.split(" · ")[0], one.request
+    return f"{one.label} · {request.problem.title} · {request.inputs} · {one.tiles.block_m} × {one.tiles.block_n} · {device}"
 
 
 def _more(is_own: bool) -> None:

@@ -45,6 +45,11 @@ HOPPER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
     128: ((128, 128), (128, 64)),
     256: ((128, 64),),
 }
+HOPPER_FP8_TILES: dict[int, tuple[tuple[int, int], ...]] = {
+    64: ((192, 128), (128, 128)),
+    128: ((128, 128),),
+    256: ((128, 128),),
+}
 _KEY_OUTER: dict[int, Tiles] = {32: (64, 32, 8, 2), 64: (64, 32, 8, 2), 128: (64, 32, 8, 1), 256: (32, 32, 8, 1)}
 
 
@@ -54,7 +59,7 @@ def tiles_to_start_with(
     """The default of a version that has tiles; see kernels.registry.default_tiles."""
     dim = max(32, problem.padded_head_dim)
     if name == "v3-hopper":
-        chosen = _hopper_gluon(problem, max(64, dim))
+        chosen = _hopper_gluon_fp8(problem, max(64, dim)) if precision.fp8 else _hopper_gluon(problem, max(64, dim))
     elif loop_order == "key":
         chosen = _KEY_OUTER[dim]
     elif arch.capability == 90:
@@ -92,6 +97,13 @@ def _hopper_gluon(problem: AttentionProblem, dim: int) -> Tiles:
     elif problem.padded_head_dim == 64 and problem.seq_len_q >= (_LONG if problem.causal else _MEDIUM):
         # Three warpgroups have registers for twice the keys a tile, which pays on long problems.
         block_m, block_n = HOPPER_TILES[dim][2]
+    return block_m, block_n, block_m // 16, 2
+
+
+def _hopper_gluon_fp8(problem: AttentionProblem, dim: int) -> Tiles:
+    possible = HOPPER_FP8_TILES[dim]
+    tiles = problem.batch * problem.num_heads * -(-problem.seq_len_q // possible[0][0])
+    block_m, block_n = possible[-1] if tiles < _H200_SMS else possible[0]
     return block_m, block_n, block_m // 16, 2
 
 

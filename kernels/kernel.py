@@ -32,6 +32,7 @@ class Operands:
     With FP8 (q_scale is not None) q, k, v are e4m3 as kernels.quantize stores them: K's rows reordered inside each 16,
     v (batch, num_kv_heads, head_dim, seq_len_kv), K and V with seq_len_kv rounded up to 16. q_scale, k_scale: float32,
     one a stored row; v_scale: one a channel, (batch, num_kv_heads, head_dim). lse_shift: what smoothing K took off the lse.
+    turn: the matrix by which the rows of Q and K were multiplied before they were rounded, kernels.quantize.turn_matrix.
     """
 
     q: torch.Tensor
@@ -42,6 +43,7 @@ class Operands:
     k_scale: torch.Tensor | None = None
     v_scale: torch.Tensor | None = None
     lse_shift: torch.Tensor | None = None
+    turn: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from kernels.kernel import AttentionOutput, Launcher, Operands, as_given
 from kernels.problem import AttentionProblem, Precision, TileConfig
@@ -36,8 +35,11 @@ class _Sdpa:
     def forward(
         self, operands: Operands, problem: AttentionProblem, tiles: TileConfig | None, launch: Launcher, with_lse: bool = True
     ) -> AttentionOutput:
-        square = problem.seq_len_q == problem.seq_len_kv
-        mask = causal_lower_right(problem.seq_len_q, problem.seq_len_kv) if problem.causal and not square else None
+        square, mask = problem.seq_len_q == problem.seq_len_kv, None
+        if problem.causal and not square:
+            from torch.nn.attention.bias import causal_lower_right  # brings torch's compiler: a second at a worker's start
+
+            mask = causal_lower_right(problem.seq_len_q, problem.seq_len_kv)
         with sdpa_kernel(self.backend):
             out = torch.nn.functional.scaled_dot_product_attention(
                 operands.q, operands.k, operands.v, attn_mask=mask, is_causal=problem.causal and square,

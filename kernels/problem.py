@@ -118,13 +118,22 @@ class Precision(Frozen):
 
     fp8_scale: one scale a token (row of Q, K) or a block of 64 tokens, with one a channel for V; or, as FA3 has it, one a
     key-value head for each of Q, K and V. smooth_k subtracts K's mean over the tokens before it is quantised, which the
-    softmax does not notice (SageAttention, section 4.2).
+    softmax does not notice (SageAttention, section 4.2). hadamard turns each row of Q and K by one Hadamard matrix before it
+    is rounded to e4m3, which their product does not notice (FA3, section 3.3); it is possible with fp8 only.
+    Raises ValueError (inside pydantic's) that names the value and what is allowed.
     """
 
     dtype: Dtype = "bf16"
     fp8: bool = False
     fp8_scale: Fp8Scale = "token"
     smooth_k: bool = True
+    hadamard: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> Precision:
+        if self.hadamard and not self.fp8:
+            raise ValueError("hadamard = True is not possible without fp8: only what is rounded to FP8 is turned.")
+        return self
 
     @property
     def title(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernels.architecture import Architecture
-from kernels.default_tiles import HOPPER_TILES, tiles_to_start_with
+from kernels.default_tiles import HOPPER_FP8_TILES, HOPPER_TILES, tiles_to_start_with
 from kernels.problem import BLOCK_SIZES, NUM_WARPS, AttentionProblem, LoopOrder, Precision, TileConfig, listed
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ class Version:
     """A row of the registry. module is imported by load(); is_peer marks what a user would pick instead of ours.
 
     has_block_order: the order in which query blocks start can be chosen, and a persistent grid. has_trace: it can store its
-    tiles. visits_hidden: it computes also the tiles of which a query block sees nothing.
+    tiles. visits_hidden: it computes also the tiles of which a query block sees nothing; visits_one: one of them, where it sees
+    none. last_first: it goes through the key tiles from the last one down. lag_log2: by how much, in log2, scores may exceed
+    its m before m moves (not with FP8). deals_blocks: it deals its query blocks out itself, to one persistent program an SM,
+    whose warpgroups own 64 queries each and stamp for themselves. has_hadamard: with FP8, Q and K can be turned first.
     """
 
     name: str
@@ -38,10 +41,15 @@ class Version:
     ideas: tuple[Idea, ...] = ()
     has_tiles: bool = True
     has_fp8: bool = False
+    has_hadamard: bool = False
     has_loop_order: bool = False
     has_block_order: bool = False
     has_trace: bool = False
     visits_hidden: bool = False
+    visits_one: bool = False
+    last_first: bool = False
+    lag_log2: float = 0.0
+    deals_blocks: bool = False
     is_peer: bool = False
     interpretable: bool = True
 
@@ -127,7 +135,7 @@ VERSIONS: dict[str, Version] = {
                     f"{_SHAH_2024}, section 3.3",
                 ),
             ),
-            has_fp8=True, has_block_order=True, has_trace=True,
+            has_fp8=True, has_hadamard=True, has_block_order=True, has_trace=True,
         ),
         Version(
             "v3-hopper",
@@ -156,6 +164,7 @@ VERSIONS: dict[str, Version] = {
                     "LPT scheduling, Graham 1969",
                 ),
             ),
+            has_fp8=True, has_hadamard=True, has_trace=True, visits_one=True, last_first=True, lag_log2=8.0, deals_blocks=True,
             interpretable=False,
         ),
         Version(
@@ -198,6 +207,16 @@ def load(name: str) -> Kernel:
     return module.peer(name) if VERSIONS[name].is_peer else module
 
 
+def can_be_watched(name: str, fp8: bool) -> bool:
+    """Whether a version can store its tiles and stamp its programs: all that have a trace but v3-hopper in FP8."""
+    return version(name).has_trace and not (fp8 and name == "v3-hopper")
+
+
+def stamping_lanes(name: str, tiles: TileConfig) -> int:
+    """How many of a program's warpgroups stamp for themselves, its producer among them; 1 where the program does as a whole."""
+    return tiles.block_m // 64 + 1 if version(name).deals_blocks else 1
+
+
 def version(name: str) -> Version:
     """The registry's row of a name. Raises ValueError naming the versions there are."""
     if name not in VERSIONS:
@@ -216,11 +235,13 @@ def default_tiles(
 
 
 def precision_for(name: str, precision: Precision) -> Precision:
-    """What a version makes of a precision that several are asked for: FP8 where it has it, in FA3 with a scale a head."""
+    """What a version makes of a precision that several are asked for: FP8 where it has it, and there the scales that it has."""
     if not version(name).has_fp8:
-        return precision.model_copy(update={"fp8": False})
+        return precision.model_copy(update={"fp8": False, "hadamard": False})
     if name == "fa3" and precision.fp8:
-        return precision.model_copy(update={"fp8_scale": "head", "smooth_k": False})
+        return precision.model_copy(update={"fp8_scale": "head", "smooth_k": False, "hadamard": False})
+    if name == "v3-hopper" and precision.fp8:
+        return precision.model_copy(update={"fp8_scale": "block"})
     return precision
 
 
@@ -250,17 +271,20 @@ def refuse(
         what = "a library for the GPU" if entry.is_peer else "written in Hopper's own instructions"
         raise Refused(f"{name} is not possible in the interpreter: it is {what}.")
     if name == "v3-hopper":
-        _refuse_hopper(problem, tiles, arch)
+        _refuse_hopper(problem, precision, tiles, arch)
     elif tiles is not None:
         _refuse_three_warpgroups(name, tiles)
     if precision.fp8:
         _refuse_fp8(problem, tiles, arch)
         _refuse_scales(name, precision, arch)
+        _refuse_hadamard(name, problem, precision)
 
 
 def _refuse_scales(name: str, precision: Precision, arch: Architecture | None) -> None:
-    """FA3's FP8 is its own: one scale a head, bf16 out, Hopper."""
+    """FA3's FP8 is its own: one scale a head, bf16 out, Hopper. v3-hopper's scales are of 64 tokens, half a tile."""
     scale = precision.fp8_scale
+    if name == "v3-hopper" and scale != "block":
+        raise Refused(f"fp8_scale = {scale} is not possible with v3-hopper: it can be block, a scale for every 64 tokens.")
     if name != "fa3":
         if scale == "head":
             raise Refused(f"fp8_scale = head is not possible with {name}: it can be token or block; FA3 has a scale a head.")
@@ -273,6 +297,17 @@ def _refuse_scales(name: str, precision: Precision, arch: Architecture | None) -
     if arch is not None and arch.capability != 90:
         raise Refused(
             f"FP8 is not possible with fa3 on sm_{arch.capability} ({arch.name}): its FP8 kernels are Hopper's, sm_90."
+        )
+
+
+def _refuse_hadamard(name: str, problem: AttentionProblem, precision: Precision) -> None:
+    if not precision.hadamard:
+        return
+    if not version(name).has_hadamard:
+        raise Refused(f"hadamard is not possible with {name}: its pre-pass does not turn Q and K; v3's and v3-hopper's does.")
+    if problem.head_dim != problem.padded_head_dim:
+        raise Refused(
+            f"hadamard is not possible at head_dim = {problem.head_dim}: Hadamard's matrix needs a power of two, 32 to 256."
         )
 
 
@@ -291,18 +326,18 @@ def _refuse_three_warpgroups(name: str, tiles: TileConfig) -> None:
         )
 
 
-def _refuse_hopper(problem: AttentionProblem, tiles: TileConfig, arch: Architecture) -> None:
+def _refuse_hopper(problem: AttentionProblem, precision: Precision, tiles: TileConfig, arch: Architecture) -> None:
     if arch.capability != 90:
         raise Refused(
             f"v3-hopper is not possible on sm_{arch.capability} ({arch.name}): it is written in Hopper's instructions, sm_90.",
             needs=90, has=arch.capability, unit="sm",
         )  # fmt: skip
-    possible = HOPPER_TILES[max(64, problem.padded_head_dim)]
+    possible = (HOPPER_FP8_TILES if precision.fp8 else HOPPER_TILES)[max(64, problem.padded_head_dim)]
     if (tiles.block_m, tiles.block_n) not in possible:
         listed = " or ".join(f"{block_m} × {block_n}" for block_m, block_n in possible)
         raise Refused(
             f"BLOCK_M × BLOCK_N = {tiles.block_m} × {tiles.block_n} is not possible with v3-hopper at "
-            f"head_dim {problem.head_dim}: it can be {listed}."
+            f"head_dim {problem.head_dim}{' in FP8' if precision.fp8 else ''}: it can be {listed}."
         )
     if tiles.num_warps != tiles.block_m // 16:
         raise Refused(

@@ -51,7 +51,7 @@ def differing() -> dict[str, int]:
     }
 
 
-def quantised(seq_len_kv: int, head_dim: int, scale: str, smooth_k: bool) -> dict[str, float]:
+def quantised(seq_len_kv: int, head_dim: int, scale: str, smooth_k: bool, hadamard: bool = False) -> dict[str, float]:
     """How a pre-pass differs from the same done in torch."""
     generator = torch.Generator().manual_seed(3)
     q, k, v = (
@@ -60,21 +60,33 @@ def quantised(seq_len_kv: int, head_dim: int, scale: str, smooth_k: bool) -> dic
     )
     k += 3.0  # a channel bias that smoothing should find
     k[0, 0, 5] = 0.0
-    operands = quantize(q, k, v, Precision(fp8=True, fp8_scale=scale, smooth_k=smooth_k), Launch(has_tma=True))
+    precision = Precision(fp8=True, fp8_scale=scale, smooth_k=smooth_k, hadamard=hadamard)
+    operands = quantize(q, k, v, precision, Launch(has_tma=True))
     mean = k.float().mean(dim=2, keepdim=True) if smooth_k else torch.zeros(())
     q_back, k_back, v_back = dequantize(operands, seq_len_kv)
+    q_rounded, q_stored = (operands.q.float() * operands.q_scale[..., None], q.float())
+    if hadamard:
+        q_stored = (q.double() @ walsh(operands.turn)).float()
     found = {
         "stored": operands.k.shape[2],
-        "q": _largest_relative(q_back, q.float(), operands.q_scale[..., None]),
+        "q": _largest_relative(q_rounded, q_stored, operands.q_scale[..., None]),
+        "q back": float((q_back - q.float()).norm() / q.float().norm()),
         "k": float(((k_back - (k.float() - mean)).norm() / (k.float() - mean).norm()).item()),
         "v": _largest_relative(v_back, v.float(), operands.v_scale[:, :, None, :]),
         "v past the end": float(operands.v.float()[..., seq_len_kv:].abs().sum()),
-        "q amax in scale": float((operands.q_scale * 448.0 - _amax(q.float(), scale)).abs().max()),
+        "q amax in scale": float((operands.q_scale * 448.0 - _amax(q_stored, scale)).abs().max()),
     }
     if smooth_k:
         shift = (q.float() * mean.repeat_interleave(2, dim=1)).sum(-1) * head_dim**-0.5
         found["shift"] = float((operands.lse_shift - shift).abs().max())
     return found
+
+
+def walsh(turn: torch.Tensor) -> torch.Tensor:
+    """The orthonormal matrix with entry (i, j) of sign (-1)^(ones in i and j), and turn's signs of the rows; float64."""
+    size = len(turn)
+    ones = torch.tensor([[(i & j).bit_count() % 2 for j in range(size)] for i in range(size)])
+    return (1.0 - 2.0 * ones.double()) * turn[:, :1].double().sign() / size**0.5
 
 
 def _amax(x: torch.Tensor, scale: str) -> torch.Tensor:
@@ -90,5 +102,11 @@ def _largest_relative(back: torch.Tensor, x: torch.Tensor, scale: torch.Tensor) 
 
 
 if __name__ == "__main__":
-    cases = [(100, 64, "token", True), (64, 80, "token", False), (33, 32, "block", True)]
+    cases = [
+        (100, 64, "token", True),
+        (64, 80, "token", False),
+        (33, 32, "block", True),
+        (90, 128, "block", True, True),
+        (40, 64, "token", False, True),
+    ]
     print(json.dumps({"differing": differing(), "quantised": [quantised(*case) for case in cases]}))

@@ -26,13 +26,16 @@ def test_rounds_as_torch_does(found, name):
     assert found["differing"][name] == 0
 
 
-@pytest.mark.parametrize("case", range(3))
+@pytest.mark.parametrize("case", range(5))
 def test_quantised_values_are_the_nearest_e4m3(found, case):
     errors = found["quantised"][case]
     assert errors["q"] <= 1.0001
     assert errors["v"] <= 1.0001
     # K has lost its mean to float32's last digits, so its values are compared as a whole: half a unit at most is 2^-4 / √3.
-    assert errors["k"] <= 2.0**-4 / 3**0.5
+    # So are those of Q turned back, where they have been turned; K is rounded to bf16 before.
+    assert errors["k"] <= 2.0**-4 / 3**0.5 + 2.0**-9
+    assert errors["q back"] <= 2.0**-4 / 3**0.5
+    # Turned, a number is a float32 sum of 128.
     assert errors["q amax in scale"] < 1e-5
     assert errors["v past the end"] == 0.0
     assert errors["stored"] % 16 == 0

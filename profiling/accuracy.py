@@ -234,22 +234,38 @@ class ScoreSquares:
 _OF_NORMAL_INPUTS = ScoreSquares()
 
 
-def _moved(weights: torch.Tensor, variance: torch.Tensor) -> float:
-    """Over all rows, the expected square of Σ w (ε - Σ w ε) v, for independent ε of these variances and v of variance 1.
+def _moved(weights: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """Of each row, the expected square of Σ w (ε - Σ w ε) v, for independent ε of these variances and v of variance 1.
 
     The softmax takes off what all its scores have in common: one weight that is nearly all hardly moves.
     """
     common = (weights.square() * variance).sum(dim=1, keepdim=True)
-    return float((weights.square() * (variance * (1.0 - 2.0 * weights) + common)).sum())
+    return (weights.square() * (variance * (1.0 - 2.0 * weights) + common)).sum(dim=1)
+
+
+def _sample(problem: AttentionProblem, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rows, how many rows each stands for, float64): evenly spread, or when causal half of them ever denser towards the row
+    that sees one key, as the few rows that see little have nearly all of ‖out‖²."""
+    last = problem.seq_len_q - 1
+    # Rows before it see nothing, and have no share.
+    first = min(last, max(0, problem.seq_len_q - problem.seq_len_kv)) if problem.causal else 0
+    rows = torch.linspace(first, last, min(count, last - first + 1))
+    if problem.causal and count < last - first + 1:
+        denser = first - 1 + torch.logspace(0, math.log10(last - first + 1), count - count // 2)
+        rows = torch.cat([rows[::2], denser])
+    rows = rows.round().long().unique()
+    middles = (rows[1:] + rows[:-1]).double() / 2
+    edges = torch.cat([torch.tensor([first - 0.5]), middles, torch.tensor([last + 0.5])])
+    return rows, edges.diff()
 
 
 def score_squares(q: torch.Tensor, k: torch.Tensor, problem: AttentionProblem) -> ScoreSquares:
-    """Read off the scores of some rows (up to 64 of up to 16 heads, evenly spread), in float64.
+    """Read off the scores of some rows (up to 64 of up to 16 heads), in float64.
 
     A row's share in ‖out‖² is its Σ w², and what errors ε of its scores move out by is Σ w (ε - Σ w ε) v; see _moved.
     """
-    count = max(1, min(64, problem.seq_len_q, _SQUARES_ELEMENTS // problem.seq_len_kv))
-    rows = torch.linspace(problem.seq_len_q - 1, 0, count, device=q.device).round().long()
+    rows, stands_for = _sample(problem, max(1, min(64, problem.seq_len_q, _SQUARES_ELEMENTS // problem.seq_len_kv)))
+    rows, stands_for = rows.to(q.device), stands_for.to(q.device)
     heads = problem.batch * problem.num_heads
     group = problem.num_heads // problem.num_kv_heads
     total = scores = products = 0.0
@@ -261,9 +277,9 @@ def score_squares(q: torch.Tensor, k: torch.Tensor, problem: AttentionProblem) -
             last_seen = rows + (problem.seq_len_kv - problem.seq_len_q)
             s.masked_fill_(torch.arange(problem.seq_len_kv, device=q.device)[None, :] > last_seen[:, None], -math.inf)
         weights = torch.softmax(s, dim=1).nan_to_num_(0.0)
-        total += float(weights.square().sum())
-        scores += _moved(weights, s.masked_fill(weights == 0.0, 0.0).square_())
-        products += _moved(weights, queries.square() @ keys.square().T)
+        total += float(stands_for @ weights.square().sum(dim=1))
+        scores += float(stands_for @ _moved(weights, s.masked_fill(weights == 0.0, 0.0).square_()))
+        products += float(stands_for @ _moved(weights, queries.square() @ keys.square().T))
     return ScoreSquares(scores / total, products / total) if total else ScoreSquares()
 
 

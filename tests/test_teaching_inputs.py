@@ -100,8 +100,11 @@ def test_a_job_has_one_kind_of_inputs():
         Job(job_id="1", requests=(request("normal"), request("ramp")))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [pytest.param(kind, "bf16") for kind in KINDS]
+    + [pytest.param(kind, "fp16", marks=() if kind == "peaked" else pytest.mark.long) for kind in KINDS],
+)
 def test_rounding_explains_native_s_error(kind, dtype):
     for causal in (True, False):
         problem = PROBLEM.model_copy(update={"causal": causal})
@@ -124,6 +127,21 @@ def test_score_squares_of_normal_inputs_are_those_of_the_derivation():
     # σ² = |q|² / head_dim differs from row to row, and rows count with e^{σ²}; 4,096 keys cut the tail that e^{2s} asks for.
     assert found.scores == pytest.approx(5.0, rel=0.3)
     assert found.products == pytest.approx(1.0, rel=0.2)
+
+
+@pytest.mark.parametrize("lengths", [(1500, 1500), (700, 1500), (1500, 700)])
+def test_score_squares_of_some_causal_rows_are_those_of_all(monkeypatch, lengths):
+    """A few rows, which see little, have most of ‖out‖²: counted like the others, they would allow native too little."""
+    problem = AttentionProblem(
+        num_heads=4, num_kv_heads=4, seq_len_q=lengths[0], seq_len_kv=lengths[1], head_dim=64, causal=True
+    )
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn((1, 4, n, 64), generator=generator) for n in lengths)
+    some = accuracy.score_squares(q, k, problem)
+    monkeypatch.setattr(accuracy, "_sample", lambda problem, _: (torch.arange(lengths[0]), torch.ones(lengths[0]).double()))
+    every = accuracy.score_squares(q, k, problem)
+    assert some.scores == pytest.approx(every.scores, rel=0.1)
+    assert some.products == pytest.approx(every.products, rel=0.1)
 
 
 def test_score_squares_against_a_sum_over_every_pair_of_scores():

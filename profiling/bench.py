@@ -55,6 +55,9 @@ class Bench(Protocol):
     def observe(self, case: Case) -> None:
         """Launch for a while under the sampler's eyes, untimed."""
 
+    def take_energy(self, case: Case, say: Say) -> None:
+        """What a launch takes from the supply. Raises ValueError, in one sentence, where that cannot be seen."""
+
     def take_schedule(self, case: Case, subject: Subject, say: Say) -> None:
         """Who runs where and when. Raises ValueError, in one sentence, where that cannot be seen."""
 

@@ -11,10 +11,11 @@ import torch
 from kernels.architecture import Architecture, architecture
 from kernels.kernel import AttentionOutput, Kernel, Launcher, Operands, require_layout
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.registry import Version, default_tiles, load, refuse, version
+from kernels.registry import Version, can_be_watched, default_tiles, load, refuse, version
 from profiling.records import (
     Accuracy,
     CompileReport,
+    Energy,
     Environment,
     Flag,
     JobError,
@@ -23,10 +24,12 @@ from profiling.records import (
     Memory,
     RunRequest,
     Timeline,
+    label_of,
 )
 from profiling.schedule_record import Schedule
 from profiling.tile_trace import Subject, output_rows, require_choice
 from profiling.trace_record import TileTrace
+from profiling.witness import Seen
 
 DEFAULT_CAPABILITY = 90
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -36,7 +39,9 @@ Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class Case:
     """A request and what is known of it so far. error set: it is given up, and the job's other cases go on.
 
-    traced_rows: the first launch's output where the trace will look, kept because the output itself is not.
+    seen: what the output that was checked holds in a few places, for the launches that are timed to be held against;
+    is_contradicted: something about those launches cannot be true. traced_rows: the first launch's output where the trace
+    will look, kept because the output itself is not.
     """
 
     index: int
@@ -50,13 +55,18 @@ class Case:
     accuracy: Accuracy | None = None
     latency: Latency | None = None
     with_prepass: Latency | None = None
+    warm: Latency | None = None
+    is_contradicted: bool = False
+    seen: Seen | None = None
     memory: Memory | None = None
     compiled: tuple[CompileReport, ...] = ()
     traced_rows: np.ndarray | None = None
     tiles_trace: TileTrace | None = None
     schedule: Schedule | None = None
+    energy: Energy | None = None
     flags: list[Flag] = field(default_factory=list)
     error: JobError | None = None
+    missing: dict[str, str] = field(default_factory=dict)
 
     @property
     def problem(self) -> AttentionProblem:
@@ -69,9 +79,14 @@ class Case:
         return self.request.precision
 
     @property
+    def label(self) -> str:
+        """The measurement's, before there is one."""
+        return label_of(self.request, self.tiles)
+
+    @property
     def is_right(self) -> bool:
-        """Whether the output was checked and passed: only then is it timed."""
-        return self.accuracy is not None and self.accuracy.passed
+        """Whether the output was checked and passed, and its timing has not been contradicted: only then has it a time."""
+        return self.accuracy is not None and self.accuracy.passed and not self.is_contradicted
 
     def wants(self, *probes: str) -> bool:
         """Whether the request asks for one of these."""
@@ -80,17 +95,17 @@ class Case:
     @property
     def wants_trace(self) -> bool:
         """Whether the request asks for its tiles, and its version can store them."""
-        return self.wants("tiles") and self.entry.has_trace
+        return self.wants("tiles") and can_be_watched(self.entry.name, self.precision.fp8)
 
     @property
     def is_launched(self) -> bool:
         """Whether anything that is asked for needs a launch."""
-        return self.wants("accuracy", "latency", "memory") or self.wants_trace or self.wants_schedule
+        return self.wants("accuracy", "latency", "warm", "memory", "energy") or self.wants_trace or self.wants_schedule
 
     @property
     def wants_schedule(self) -> bool:
         """Whether the request asks who ran where and when, and its version can stamp it."""
-        return self.wants("schedule") and self.entry.has_trace
+        return self.wants("schedule") and can_be_watched(self.entry.name, self.precision.fp8)
 
     def admit(self, arch: Architecture | None) -> None:
         """Settle the tiles; arch None is the interpreter. Raises ValueError, or Refused, for what cannot work."""
@@ -151,11 +166,14 @@ class Case:
             accuracy=self.accuracy,
             latency=self.latency if self.is_right else None,
             with_prepass=self.with_prepass if self.is_right else None,
+            warm=self.warm if self.is_right else None,
             memory=self.memory,
             timeline=timeline,
             compiled=self.compiled,
             tiles_trace=self.tiles_trace,
             schedule=self.schedule if self.is_right else None,
+            energy=self.energy if self.is_right else None,
             flags=tuple(self.flags),
             error=self.error,
+            missing=self.missing,
         )

@@ -60,6 +60,8 @@ def not_comparable(before: Measurement, after: Measurement) -> str:
 def _why_untimed(one: Measurement) -> str:
     if one.error is not None:
         return f"it failed ({one.error.kind.replace('_', ' ')})"
+    if "latency" in one.missing:
+        return f"it was refused ({one.missing['latency'].rstrip('.')})"
     wrong = one.accuracy is not None and not one.accuracy.passed
     return "its output is wrong, and a wrong output has no speed" if wrong else "it was not timed"
 

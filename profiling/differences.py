@@ -12,10 +12,11 @@ from kernels.problem import BLOCK_ORDER_WORDS
 from profiling import words
 from profiling.own_inputs import identity
 from profiling.record_types import Array
-from profiling.records import Latency, Measurement
+from profiling.records import Latency, Measurement, MemoryCurve, NotedSpan
 from profiling.schedule_facts import ScheduleFacts, facts_of, overhead_share, time_of
 from profiling.schedule_record import Schedule
 from profiling.snapshot import AnySnapshot
+from profiling.stop_rule import STOP_WORDS
 from profiling.timetable import Timetable
 
 Group = Literal["Result", "Kernel", "Problem", "Compiled", "Environment", "Snapshot"]
@@ -126,10 +127,14 @@ _ERROR = _written(words.error)
 _WATTS = _number("W")
 _MHZ = _number("MHz")
 _CELSIUS = _number("°C")
+_SHARE = _number("%")
 _BANDWIDTH = Kind(lambda value: f"{value / 1e12:.2f} TB/s", _difference(lambda value: f"{value / 1e12:.2f} TB/s"))
 _NS = _written(time_of)
 _PERCENT = _written(words.percent)
-_MODE = _words_of(lambda value: {"cold": "cold, L2 flushed", "wall": "wall clock"}.get(value, str(value)))
+_MODES = {"cold": "cold, L2 flushed", "warm": "warm, CUDA graph", "wall": "wall clock"}
+_MODE = _words_of(lambda value: _MODES.get(value, str(value)))
+_STOPPED = _words_of(STOP_WORDS.__getitem__)
+_MJ = _number("mJ")
 _SM = _words_of(lambda value: f"sm_{value}")
 
 
@@ -210,6 +215,15 @@ def _length(series: Array) -> int:
     return series.shape[0]
 
 
+def _longest(curve: MemoryCurve) -> int | None:
+    lengths = [max(point.seq_len_q, point.seq_len_kv) for point in curve.points]
+    return lengths[-1] if lengths else None
+
+
+def _noted(spans: tuple[NotedSpan, ...]) -> str:
+    return ", ".join(dict.fromkeys(span.words for span in spans)) or "nothing"
+
+
 def _phases(spans: tuple[Any, ...]) -> str:
     return ", ".join(dict.fromkeys(span.phase for span in spans))
 
@@ -222,7 +236,18 @@ FIELDS: tuple[Field, ...] = (
     Field("Result", "latency, p80", "latency", _MS, _quantile(0.8)),
     Field("Result", "launches timed", "latency", _COUNT, lambda latency: latency.n),
     Field("Result", "rounds", "latency", _COUNT, _rounds),
+    Field("Result", "noise", "latency", _PERCENT, lambda latency: latency.noise),
+    Field("Result", "no more launches, because", "latency.stopped", _STOPPED),
+    Field("Result", "launches not wholly queued in time", "latency.exposed", _COUNT),
+    Field("Result", "launches whose output was looked at", "latency.outputs_checked", _COUNT),
     Field("Result", "throughput", "tflops", _TFLOPS),
+    Field("Result", "median, warm", "warm", _LATENCY, _quantile(0.5)),
+    Field("Result", "warm, p20", "warm", _MS, _quantile(0.2)),
+    Field("Result", "warm, p80", "warm", _MS, _quantile(0.8)),
+    Field("Result", "warm, samples", "warm", _COUNT, lambda latency: latency.n),
+    Field("Result", "warm, launches a sample", "warm.launches_per_sample", _COUNT),
+    Field("Result", "warm, noise", "warm", _PERCENT, lambda latency: latency.noise),
+    Field("Result", "warm, no more launches, because", "warm.stopped", _STOPPED),
     Field("Result", "median with the FP8 pre-pass", "with_prepass", _LATENCY, _quantile(0.5)),
     Field("Result", "with the FP8 pre-pass, p20", "with_prepass", _MS, _quantile(0.2)),
     Field("Result", "with the FP8 pre-pass, p80", "with_prepass", _MS, _quantile(0.8)),
@@ -249,6 +274,14 @@ FIELDS: tuple[Field, ...] = (
     Field("Result", "GPU memory in use, peak", "memory.nvml_used_peak_bytes", _BYTES),
     Field("Result", "GPU memory in use after", "memory.nvml_used_after_bytes", _BYTES),
     Field("Result", "memory is", "memory.provenance"),
+    Field("Result", "memory of the output", "memory.out_bytes", _BYTES),
+    Field("Result", "memory of the log-sum-exp", "memory.lse_bytes", _BYTES),
+    Field("Result", "workspace", "memory.workspace_bytes", _BYTES),
+    Field("Result", "kept", "memory.kept_bytes", _BYTES),
+    Field("Result", "memory was read up to, tokens", "memory.curve", _COUNT, _longest),
+    Field("Result", "energy of a launch", "energy.per_launch_mj", _MJ),
+    Field("Result", "power over launches in a row", "energy.mean_w", _WATTS),
+    Field("Result", "launches in a row", "energy.launches", _COUNT),
     Field("Result", "first start to last end, by stamps", "schedule", _NS, lambda schedule: _facts(schedule).span_ns),
     Field("Result", "SMs that worked", "schedule", _COUNT, lambda schedule: _facts(schedule).sms_used),
     Field("Result", "tail", "schedule", _NS, lambda schedule: _facts(schedule).tail_ns),
@@ -269,6 +302,7 @@ FIELDS: tuple[Field, ...] = (
     Field("Kernel", "FP8", "request.precision.fp8", _YES),
     Field("Kernel", "FP8 scale a", "request.precision.fp8_scale"),
     Field("Kernel", "K smoothed for FP8", "request.precision.smooth_k", _YES),
+    Field("Kernel", "Q and K turned for FP8 (Hadamard)", "request.precision.hadamard", _YES),
     Field("Kernel", "BLOCK_M", "tiles.block_m", _COUNT),
     Field("Kernel", "BLOCK_N", "tiles.block_n", _COUNT),
     Field("Kernel", "warps", "tiles.num_warps", _COUNT),
@@ -304,6 +338,9 @@ FIELDS: tuple[Field, ...] = (
     Field("Environment", "data sheet", "environment.device.peak_source"),
     Field("Environment", "its own matrix product reached", "environment.device.measured_bf16_tflops", _TFLOPS),
     Field("Environment", "its own copy reached", "environment.device.measured_bandwidth_bytes_per_s", _BANDWIDTH),
+    Field("Environment", "its own FP8 product reached", "environment.device.measured_fp8_tflops", _TFLOPS),
+    Field("Environment", "its L2 cache gave", "environment.device.measured_l2_bytes_per_s", _BANDWIDTH),
+    Field("Environment", "ceilings measured", "environment.device.ceilings_measured_at"),
     Field("Environment", "a tile in the interpreter", "environment.device.interpreter_tile_ms", _MS),
     Field("Environment", "NVIDIA driver", "environment.driver_version"),
     Field("Environment", "CUDA", "environment.cuda_version"),
@@ -317,6 +354,14 @@ FIELDS: tuple[Field, ...] = (
     Field("Environment", "SM clock it can reach", "timeline.max_sm_clock_mhz", _MHZ),
     Field("Environment", "device memory in use, highest", "timeline.memory_used_bytes", _BYTES, _highest),
     Field("Environment", "temperature, highest", "timeline.temperature_c", _CELSIUS, _highest),
+    Field("Environment", "memory clock, highest", "timeline.memory_clock_mhz", _MHZ, _highest),
+    Field("Environment", "memory clock it can reach", "timeline.max_memory_clock_mhz", _MHZ),
+    Field("Environment", "utilisation, highest", "timeline.utilisation_percent", _SHARE, _highest),
+    Field("Environment", "device memory by NVML", "timeline.memory_total_bytes", _BYTES),
+    Field("Environment", "device memory the driver keeps", "timeline.memory_reserved_bytes", _BYTES),
+    Field("Environment", "clocks held down over the job by", "timeline.throttled", _TEXT, _noted),
+    Field("Environment", "times NVML did not answer", "timeline.gaps", _COUNT, len),
+    Field("Environment", "stretches of launches", "timeline.launched", _COUNT, len),
     Field("Environment", "NVML readings", "timeline.t_s", _COUNT, _length),
     Field("Environment", "phases of the job", "timeline.spans", _TEXT, _phases),
     Field("Environment", "started", "started_at"),
@@ -357,6 +402,21 @@ LEFT_OUT: dict[str, str] = {
     "tiles_trace": "watched tile by tile on the Softmax page, two versions in step",
     "with_prepass.provenance": "the same as the kernel's alone: one timer takes both",
     "with_prepass.mode": "the same as the kernel's alone: one timer takes both",
+    "with_prepass.stopped": "the same rule as for the kernel alone",
+    "with_prepass.launches_per_sample": "a cold sample is one launch",
+    "with_prepass.exposed": "what weakens the time is a flag",
+    "with_prepass.outputs_checked": "what weakens the time is a flag",
+    "warm.provenance": "the same as the cold time's: one timer takes both",
+    "warm.mode": "its row says warm",
+    "warm.exposed": "what weakens the time is a flag",
+    "warm.outputs_checked": "what weakens the time is a flag",
+    "latency.launches_per_sample": "a cold sample is one launch",
+    "memory.curve": "drawn where the result is opened; how far it reaches is shown",
+    "energy.provenance": "NVML's readings are always measured",
+    "energy.busy_s": "of the launches in a row, whose energy each is shown",
+    "energy.window_s": "of the launches in a row, whose energy each is shown",
+    "energy.energy_mj": "of the launches in a row, whose energy each is shown",
+    "energy.sampled_mj": "a check of the counter, shown where the result is opened",
     "timeline.provenance": "NVML's readings are always measured",
     "compiled.provenance": "a compile report is always compiled",
     "error.fits": "drawn where the failed result is opened",
@@ -399,12 +459,14 @@ def _prepass(report: Any) -> str | None:
 
 _FAMILIES: dict[str, tuple[str, ...]] = {
     "clock while it was timed": ("clock steady", "clock moved", "low clock", "clock unknown"),
-    "clocks held down by": ("throttled",),
-    "others on the GPU": ("alone", "busy", "busy unknown"),
+    "clocks held down by": ("throttled", "power cap", "thermal", "slowed"),
+    "others on the GPU": ("alone", "contended", "contention unknown", "busy", "busy unknown"),
     "GPU's lock": ("not locked",),
     "L2 cache before a launch": ("cold",),
     "against the physical peak": ("below peak", "peak unknown", "implausible"),
     "count of samples": ("too few samples",),
+    "launch overhead": ("launch-bound",),
+    "proof of the launches": ("unproved", "stale output", "no time", "time unaccounted", "patched timer"),
 }
 
 

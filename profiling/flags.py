@@ -14,7 +14,14 @@ LOW_CLOCK = 0.75
 _STEADY = 0.03
 # Data sheets give the peak at the boost clock; a GPU may run a little above it (an H200 at 1,980 of 1,830 MHz).
 _ABOVE_DATA_SHEET = 1.1
-_BUSY_PERCENT = 10
+BUSY_PERCENT = 10
+# The median and the quartiles of launches of which fewer are exposed are those of the others.
+_MOST_EXPOSED = 0.05
+
+# What holds clocks down, by the flag that says so; "throttled" had all of it in schema 3 and older.
+_THERMAL = ("software thermal slowdown", "hardware thermal slowdown")
+_POWER = ("power cap", "hardware power brake")
+HELD_DOWN = ("power cap", "thermal", "slowed", "throttled")
 
 
 def samples_flag(latency: Latency) -> Flag | None:
@@ -36,6 +43,25 @@ def flush_flag() -> Flag:
         severity="ok",
         short="L2 flushed",
         sentence="The L2 cache was overwritten before each launch, so that every launch reads its inputs from memory.",
+    )
+
+
+def launch_flag(latency: Latency) -> Flag:
+    """Whether the stream was held until the launches were queued, so that what the host takes to launch is in no sample."""
+    if latency.exposed > _MOST_EXPOSED * latency.n:
+        return Flag(
+            name="launch-bound",
+            severity="caution",
+            short="launch-bound",
+            sentence=f"The GPU began {latency.exposed:,} of {latency.n:,} launches before the host had queued them: what the "
+            "host takes to launch is in their time.",
+        )
+    exposed = f", but for {latency.exposed:,} of them" if latency.exposed else ""
+    return Flag(
+        name="held",
+        severity="ok",
+        short="launch overhead hidden",
+        sentence=f"The stream was held until the {latency.n:,} launches were queued{exposed}: the host's part is not in them.",
     )
 
 
@@ -83,7 +109,7 @@ def peak_flag(
     )
 
 
-def clock_flag(clocks_mhz: Sequence[float | None], max_mhz: float | None, reason: str) -> Flag:
+def clock_flag(clocks_mhz: Sequence[float | None], default_mhz: float | None, reason: str) -> Flag:
     """How the SM clock stood right after each round; reason is NVML's when it could not be read."""
     known = [clock for clock in clocks_mhz if clock is not None]
     if not known:
@@ -92,12 +118,12 @@ def clock_flag(clocks_mhz: Sequence[float | None], max_mhz: float | None, reason
         )
     low, high = min(known), max(known)
     span = f"{high:,.0f} MHz" if low == high else f"{low:,.0f} to {high:,.0f} MHz"
-    if max_mhz is not None and low < LOW_CLOCK * max_mhz:
+    if default_mhz is not None and low < LOW_CLOCK * default_mhz:
         return Flag(
             name="low clock",
             severity="caution",
             short=f"low clock {low:,.0f} MHz",
-            sentence=f"After a round the SM clock stood at {low:,.0f} MHz, below 75 % of the {max_mhz:,.0f} MHz it can reach.",
+            sentence=f"After a round the SM clock stood at {low:,.0f} MHz, below 75 % of its default, {default_mhz:,.0f} MHz.",
         )
     if high - low > _STEADY * high:
         return Flag(
@@ -114,40 +140,59 @@ def clock_flag(clocks_mhz: Sequence[float | None], max_mhz: float | None, reason
     )
 
 
-def throttle_flag(reasons: Sequence[tuple[str, ...] | None]) -> Flag | None:
-    """What held the clocks down after some round, if anything did."""
-    held = sorted({reason for some in reasons if some for reason in some})
-    if not held:
-        return None
-    return Flag(
-        name="throttled",
-        severity="caution",
-        short=", ".join(held),
-        sentence=f"The clocks were held down while this was timed: {', '.join(held)}.",
-    )
+def throttle_flags(reasons: Sequence[tuple[str, ...] | None]) -> list[Flag]:
+    """What held the clocks down after some round, a flag for power, for heat and for the rest; none where nothing did."""
+    held = {reason for some in reasons if some for reason in some}
+    groups = {
+        "power cap": held & {*_POWER},
+        "thermal": held & {*_THERMAL},
+        "slowed": held - {*_POWER, *_THERMAL},
+    }
+    return [
+        Flag(
+            name=name,
+            severity="caution",
+            short=", ".join(sorted(found)),
+            sentence=f"The clocks were held down while this was timed: {', '.join(sorted(found))}.",
+        )
+        for name, found in groups.items()
+        if found
+    ]
 
 
-def busy_flag(others: int | None, utilisation_before: int | None, reason: str) -> Flag:
-    """Whether something else used the GPU; reason is NVML's when it does not show processes."""
-    if others:
-        count = "1 other process" if others == 1 else f"{others} other processes"
-        return Flag(name="busy", severity="caution", short="GPU shared", sentence=f"{count} held this GPU while it was timed.")
+def busy_flag(others: int | None, utilisation_before: int | None, reason: str, interrupted: float | None = None) -> Flag:
+    """Whether something else used the GPU; reason is NVML's when it does not show processes.
+
+    Where it does, what was in use before this job was somebody's who is gone. interrupted: how many times longer than usual
+    the pauses between launches were, where that tells of others.
+    """
+    said = _others(others, utilisation_before, interrupted)
+    if said is not None:
+        return Flag(name="contended", severity="caution", short=said[0], sentence=said[1])
     if others == 0:
         return Flag(name="alone", severity="ok", short="alone on the GPU", sentence="NVML lists no other process on this GPU.")
-    if utilisation_before is not None and utilisation_before >= _BUSY_PERCENT:
-        return Flag(
-            name="busy",
-            severity="caution",
-            short="GPU was busy",
-            sentence=f"The GPU was in use {utilisation_before} % of the time just before this job; NVML does not show by whom.",
-        )
     before = "" if utilisation_before is None else f" It was {utilisation_before} % busy just before this job."
     return Flag(
-        name="busy unknown",
+        name="contention unknown",
         severity="info",
         short="other processes unknown",
         sentence=f"Whether other processes used the GPU is not known: {reason}.{before}",
     )
+
+
+def _others(others: int | None, utilisation_before: int | None, interrupted: float | None) -> tuple[str, str] | None:
+    if others:
+        count = "1 other process" if others == 1 else f"{others} other processes"
+        return "GPU shared", f"{count} held this GPU while it was timed."
+    if others is None and utilisation_before is not None and utilisation_before >= BUSY_PERCENT:
+        sentence = f"The GPU was in use {utilisation_before} % of the time just before this job; NVML does not show by whom."
+        return "GPU was busy", sentence
+    if interrupted is not None:
+        return "GPU shared", (
+            f"The pauses between launches, which hold the same work each time, were {interrupted:.1f} times longer on average "
+            "than usual: something else ran on this GPU."
+        )
+    return None
 
 
 def lock_flag(reason: str | None) -> Flag | None:

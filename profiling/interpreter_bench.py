@@ -76,6 +76,10 @@ class InterpreterBench:
     def observe(self, case: Case) -> None:
         """There is nothing to see."""
 
+    def take_energy(self, case: Case, say: Say) -> None:
+        """No energy counter here."""
+        raise Refused("energy is not possible in the interpreter: only a GPU has a counter of it.")
+
     def take_schedule(self, case: Case, subject: Subject, say: Say) -> None:
         """There are no SMs here."""
         raise Refused("a schedule is not possible in the interpreter: only a GPU has SMs and a clock that kernels can read.")

@@ -1,9 +1,9 @@
 """A snapshot's GPU times in the layout of NVIDIA nvbench's JSON (file version 1.0.0), for nvbench-compare to read. Pure.
 
-Layout: nvbench/json_printer.cu; the summaries: nvbench/detail/measure_cold.cu, with seconds as strings and quartiles by rank
-(nvbench/detail/statistics.cuh). What was not measured is left out: times on the CPU, and the SM clock of each launch. Without
-that clock nvbench-compare-robust shows its intervals and says SAME, but keeps to AMBG where it would say FAST or SLOW;
-nvbench-compare-legacy, which judges by mean and spread, says both.
+Layout: nvbench/json_printer.cu; the summaries: nvbench/detail/measure_cold.cu and measure_hot.cu, with seconds as strings and
+quartiles by rank (nvbench/detail/statistics.cuh). What was not measured is left out: times on the CPU, and the SM clock of each
+launch. Without that clock nvbench-compare-robust shows its intervals and says SAME, but keeps to AMBG where it would say FAST
+or SLOW; nvbench-compare-legacy, which judges by mean and spread, says both.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ def _device(measurement: Measurement) -> dict[str, Any]:
 
 def _benchmarks(labels: dict[str, Measurement]) -> Iterator[dict[str, Any]]:
     for label, one in labels.items():
-        yield _benchmark(label, one, one.latency)
+        yield _benchmark(label, one, one.latency, one.warm)
         if one.with_prepass is not None:
             yield _benchmark(f"{label} with pre-pass", one, one.with_prepass)
 
 
-def _benchmark(label: str, measurement: Measurement, latency: Latency | None) -> dict[str, Any]:
+def _benchmark(label: str, measurement: Measurement, latency: Latency | None, warm: Latency | None = None) -> dict[str, Any]:
     values = [_named(*one) for one in measurement.request.problem.model_dump().items()]
     values.append(_named("dtype", measurement.request.precision.dtype))
     return {
         "name": f"{BENCHMARK}, {label}",
         "devices": [_DEVICE],
         "axes": [_axis(one) for one in values],
-        "states": [_state(values, latency)],
+        "states": [_state(values, latency, warm)],
     }
 
 
-def _state(values: list[dict[str, str]], latency: Latency | None) -> dict[str, Any]:
+def _state(values: list[dict[str, str]], latency: Latency | None, warm: Latency | None) -> dict[str, Any]:
     state = {
         "name": " ".join([f"Device={_DEVICE}", *(f"{one['name']}={one['value']}" for one in values)]),
         "device": _DEVICE,
@@ -82,7 +82,7 @@ def _state(values: list[dict[str, str]], latency: Latency | None) -> dict[str, A
     samples = None if latency is None or latency.provenance != "measured" else times_of(latency)
     if samples is None:
         return {**state, "summaries": None, "is_skipped": True, "skip_reason": "It has no GPU time that was proved right."}
-    return {**state, "summaries": _summaries(samples / 1000.0), "is_skipped": False}
+    return {**state, "summaries": [*_summaries(samples / 1000.0), *_batch(warm)], "is_skipped": False}
 
 
 def _named(name: str, value: object) -> dict[str, str]:
@@ -117,6 +117,18 @@ def _summaries(samples_s: np.ndarray) -> list[dict[str, Any]]:
         shares = {"stdev/relative": ("Noise", gpu["stdev/absolute"][1] / mean), "iqr/relative": ("Rel IQR", (q3 - q1) / median)}
         found += [_summary(f"nv/cold/time/gpu/{tag}", name, "percentage", value) for tag, (name, value) in shares.items()]
     return found
+
+
+def _batch(warm: Latency | None) -> list[dict[str, Any]]:
+    """The warm time as nvbench's batch: launches in a row without a flush, of which it keeps the mean alone."""
+    samples = times_of(warm)
+    if samples is None:
+        return []
+    launches = len(samples) * warm.launches_per_sample
+    return [
+        _summary("nv/batch/sample_size", "Samples", "sample_size", launches),
+        _summary("nv/batch/time/gpu/mean", "Batch GPU", "duration", float(samples.mean()) / 1000.0),
+    ]
 
 
 def _by_rank(samples_s: np.ndarray, percent: int) -> float:

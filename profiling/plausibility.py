@@ -22,7 +22,7 @@ def suspicions(measurement: Measurement) -> tuple[Flag, ...]:
     model = model_of(measurement.environment.device.name)
     judged = [
         _judged(measurement, latency, model)
-        for latency in (measurement.latency, measurement.with_prepass, _beside_stamps(measurement))
+        for latency in (measurement.latency, measurement.with_prepass, measurement.warm, _beside_stamps(measurement))
         if latency is not None and latency.provenance == "measured"
     ]
     flags = {flag.name: flag for flag in judged if flag.name != "below peak"}
@@ -56,10 +56,11 @@ def _judged(measurement: Measurement, latency: Latency, model: GpuModel | None) 
     request = measurement.request
     need = estimate(request, measurement.tiles, measurement.environment.device.capability)
     quantised = request.precision.fp8 and latency is not measurement.with_prepass  # the pre-pass reads what it quantises
+    from_memory = need.quantised_bytes if quantised else need.inputs_bytes
     peak = None if model is None else (model.fp8_tflops if request.precision.fp8 else model.bf16_tflops)
     return peak_flag(
         request.problem.flops,
-        need.quantised_bytes if quantised else need.inputs_bytes,
+        0 if latency.mode == "warm" else from_memory,  # with a warm cache memory need not be read at all
         latency,
         peak,
         None if model is None else model.bandwidth_gb_per_s * 1e9,

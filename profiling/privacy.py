@@ -25,7 +25,8 @@ GONE = "…"
 # Values that are one of a few words, numbers as text, or the identity of what ran: no person writes them.
 _NO_TEXT = {
     "schema_version", "created_at", "started_at", "kernel", "device", "id", "data", "dtype", "fp8_scale", "loop_order",
-    "block_order", "direction", "inputs", "probes", "kind", "mode", "provenance", "phase", "severity", "limited_by",
+    "block_order", "direction", "inputs", "probes", "kind", "mode", "provenance", "phase", "severity", "limited_by", "stopped",
+    "ceilings_measured_at",
 }  # fmt: skip
 # Objects whose fields are named by what ran, not by the schema.
 _FREE_NAMES = {"missing", "counts"}

@@ -8,12 +8,13 @@ refused here, once: whoever reads a record may divide by its times, draw its ser
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, FailFast, Field, TypeAdapter, model_validator
 
-from kernels.problem import AttentionProblem, Frozen, Precision, TileConfig
+from kernels.problem import MAX_SEQ_LEN, AttentionProblem, Frozen, Precision, TileConfig
 from kernels.registry import VERSIONS
 from profiling.foreign_text import Moment, printable
 from profiling.record_types import Array, Count, Error, Limit, Missing, Ms, Text, Words
@@ -22,16 +23,20 @@ from profiling.trace_record import TileTrace, TraceChoice
 
 INTERPRETER = "interpreter"
 
-Probe = Literal["accuracy", "latency", "memory", "compile", "tiles", "schedule"]
-PROBES: tuple[Probe, ...] = ("accuracy", "latency", "memory", "compile")
+Probe = Literal["accuracy", "latency", "warm", "memory", "compile", "tiles", "schedule", "energy"]
+PROBES: tuple[Probe, ...] = ("accuracy", "latency", "warm", "memory", "compile")
+StopReason = Literal["quiet", "settled", "time", "count"]
 InputKind = Literal["normal", "peaked", "sliding", "outliers", "steady", "ramp", "own"]
 Severity = Literal["ok", "info", "caution", "bad"]
 ErrorKind = Literal["refused", "compile", "launch", "out_of_memory", "timeout", "crashed", "cancelled"]
-Phase = Literal["starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace", "schedule"]
+Phase = Literal["starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace", "schedule", "energy"]
 
 _LONGEST_SERIES = 50_000
+_MOST_IN_A_GRAPH = 10_000
+_SERIES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c", "memory_clock_mhz", "utilisation_percent")
 MAX_OWN_NUMBERS = 65_536
 _LONGEST_JOB_S = 1e6
+FEWEST_FOR_NOISE = 5
 
 KernelName = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(printable)]
 Capability = Annotated[int, Field(ge=10, le=9999)]
@@ -40,6 +45,7 @@ Tflops = Annotated[float, Field(ge=1e-3, le=1e6)]
 Amount = Annotated[float, Field(ge=0, le=1e30)]
 Reading = Annotated[float, Field(ge=0, le=1e9)]
 BytesPerS = Annotated[float, Field(ge=1e3, le=1e18)]
+Length = Annotated[int, Field(ge=1, le=MAX_SEQ_LEN)]
 
 
 class OwnInputs(Frozen):
@@ -75,7 +81,7 @@ class RunRequest(Frozen):
     direction: Literal["forward"] = "forward"
     device: Words = INTERPRETER
     compile_for: Capability | None = None
-    probes: Annotated[tuple[Probe, ...], Field(max_length=6), FailFast()] = PROBES
+    probes: Annotated[tuple[Probe, ...], Field(max_length=8), FailFast()] = PROBES
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     inputs: InputKind = "normal"
     own: OwnInputs | None = None
@@ -121,7 +127,9 @@ class DeviceFacts(Frozen):
     """A device that kernels can run on. id: 'interpreter' or the UUID that CUDA and NVML agree on ('GPU-…').
 
     peak_*_tflops are the data sheet's dense rates, peak_source where they were read; measured_* what this worker's own
-    large matrix product and copy reached. interpreter_tile_ms: what one 64 × 64 × head_dim 64 tile costs there.
+    large matrix product and copy reached; measured_l2_*: one buffer that stays in the L2 cache, read again and again.
+    ceilings_measured_at: when the measured_* were taken; they are kept for 30 days. interpreter_tile_ms: what one
+    64 × 64 × head_dim 64 tile costs there.
     """
 
     id: Words
@@ -138,6 +146,9 @@ class DeviceFacts(Frozen):
     peak_source: Text | None = None
     measured_bf16_tflops: Tflops | None = None
     measured_bandwidth_bytes_per_s: BytesPerS | None = None
+    measured_fp8_tflops: Tflops | None = None
+    measured_l2_bytes_per_s: BytesPerS | None = None
+    ceilings_measured_at: Moment | None = None
     interpreter_tile_ms: Ms | None = None
     missing: Missing = {}
 
@@ -210,19 +221,30 @@ class Accuracy(Frozen):
 class Latency(Frozen):
     """Every launch that was timed, in order. round_of says for each sample in which interleaved round it was taken.
 
-    mode 'cold': the L2 cache was flushed before each launch, CUDA events around it; 'wall': a clock around the
-    interpreter, which is no GPU time. The first launch is never among them.
+    mode 'cold': the L2 cache was flushed before each launch, CUDA events around it; 'warm': a CUDA graph of
+    launches_per_sample launches was replayed, the cache as the last one left it, CUDA events around the replay: a sample is
+    the time of one of its launches; 'wall': a clock around the interpreter, which is no GPU time. Cold and warm are two
+    quantities. The first launch is never among them.
+    stopped: why there are no more, by profiling.stop_rule; None where no rule was asked. exposed: how many samples the GPU
+    began before the host had queued them whole, so that launch overhead may be in them. outputs_checked: of how many samples
+    the output was looked at and was as fresh as it should be. None: not known, of schema 3 and older.
     """
 
     provenance: Literal["measured", "interpreted"]
-    mode: Literal["cold", "wall"]
+    mode: Literal["cold", "warm", "wall"]
     samples_ms: Array
     round_of: Array
+    stopped: StopReason | None = None
+    launches_per_sample: Annotated[int, Field(ge=1, le=_MOST_IN_A_GRAPH)] = 1
+    exposed: Count | None = None
+    outputs_checked: Count | None = None
 
     @model_validator(mode="after")
     def _launches(self) -> Latency:
-        if (self.provenance == "measured") != (self.mode == "cold"):
+        if (self.provenance == "measured") != (self.mode != "wall"):
             raise ValueError(f"a latency that is {self.provenance}, in mode {self.mode}, is not possible.")
+        if self.launches_per_sample != 1 and self.mode != "warm":
+            raise ValueError(f"{self.launches_per_sample:,} launches a sample are not possible in mode {self.mode}.")
         n = self.samples_ms.series("samples_ms")
         if not 1 <= n <= _LONGEST_SERIES or self.round_of.series("round_of") != n:
             raise ValueError(f"{n:,} launches in {self.round_of.shape} rounds are not possible: a launch is of one round.")
@@ -231,12 +253,21 @@ class Latency(Frozen):
             raise ValueError(f"a launch of {samples.min():.3g} to {samples.max():.3g} ms is not possible.")
         if self.round_of.dtype not in ("<i4", "<i8") or rounds[0] < 0 or (np.diff(rounds) < 0).any():
             raise ValueError("rounds that are not whole numbers from 0 upwards, in order, are not possible.")
+        for name in ("exposed", "outputs_checked"):
+            if (getattr(self, name) or 0) > n:
+                raise ValueError(f"{name} = {getattr(self, name):,} is not possible with {n:,} samples.")
         return self
 
     @property
     def n(self) -> int:
-        """How many launches were timed."""
+        """How many samples there are, which is how many launches unless launches_per_sample says otherwise."""
         return self.samples_ms.shape[0]
+
+    @property
+    def noise(self) -> float | None:
+        """Standard deviation of the samples over their mean, as nvbench has it; None of fewer than five."""
+        samples = self.samples_ms.numpy().astype(float)
+        return float(samples.std(ddof=1) / samples.mean()) if len(samples) >= FEWEST_FOR_NOISE else None
 
     def quantile_ms(self, q: float) -> float:
         """The q-quantile of the samples; 0.5 is the median."""
@@ -248,12 +279,37 @@ class Latency(Frozen):
         return self.quantile_ms(0.5)
 
 
+class MemoryPoint(Frozen):
+    """One launch of the memory curve: torch's peak during it, less what was allocated before it (its inputs)."""
+
+    seq_len_q: Length
+    seq_len_kv: Length
+    added_bytes: Count
+
+
+class MemoryCurve(Frozen):
+    """What launches at other lengths allocated, shortest first; both lengths scaled together. ended_by: why none is longer."""
+
+    provenance: Literal["measured"] = "measured"
+    points: Annotated[tuple[MemoryPoint, ...], Field(max_length=24), FailFast()]
+    ended_by: Text
+
+    @model_validator(mode="after")
+    def _rising(self) -> MemoryCurve:
+        lengths = [max(point.seq_len_q, point.seq_len_kv) for point in self.points]
+        if any(longer <= shorter for shorter, longer in pairwise(lengths)):
+            raise ValueError("a memory curve whose lengths do not rise is not possible.")
+        return self
+
+
 class Memory(Frozen):
     """What one call allocates, as torch counts it, and what the whole GPU had in use, as NVML counts it.
 
     added: peak of torch's allocated bytes during the call, less what was allocated before it (the inputs).
     reserved: what torch's allocator holds from the driver at the peak. nvml_used_*: whole GPU, all processes, v2 struct,
     sampled from a thread. scores: bytes that S and P would take if they were written out (modelled).
+    out, lse: what the returned tensors hold (lse 0 where the version returns none). workspace: the rest of added, given back
+    before the call ends. kept: what stays allocated when the output is gone (a version's own cache). curve: other lengths.
     """
 
     provenance: Literal["measured", "interpreted"]
@@ -266,26 +322,92 @@ class Memory(Frozen):
     nvml_used_before_bytes: Count | None
     nvml_used_peak_bytes: Count | None
     nvml_used_after_bytes: Count | None
+    out_bytes: Count | None = None
+    lse_bytes: Count | None = None
+    workspace_bytes: Count | None = None
+    kept_bytes: Count | None = None
+    curve: MemoryCurve | None = None
     missing: Missing = {}
 
 
-class PhaseSpan(Frozen):
-    """A stretch of the job on the timeline. sampled: whether NVML was read meanwhile (never while launches are timed)."""
+class Energy(Frozen):
+    """What launches in a row (L2 not flushed) took from the supply: the whole card's, by NVML's energy counter.
 
-    phase: Phase
-    start_s: Seconds
-    end_s: Seconds
-    sampled: bool
+    launches filled busy_s seconds of GPU time. Within them, between two changes of the counter window_s seconds apart (one
+    second at least), it went up by energy_mj; both None, with a reason, where it cannot be had. sampled_mj: the instant power
+    read meanwhile, integrated over the same window, as a check of the counter.
+    """
+
+    provenance: Literal["measured"] = "measured"
+    launches: Limit
+    busy_s: Annotated[float, Field(ge=1e-9, le=_LONGEST_JOB_S)]
+    window_s: Annotated[float, Field(ge=1, le=_LONGEST_JOB_S)] | None
+    energy_mj: Annotated[float, Field(ge=1e-3, le=1e15)] | None
+    sampled_mj: Annotated[float, Field(ge=1e-3, le=1e15)] | None = None
+    missing: Missing = {}
 
     @model_validator(mode="after")
-    def _forwards(self) -> PhaseSpan:
+    def _energy_of_a_window(self) -> Energy:
+        if (self.window_s is None) != (self.energy_mj is None):
+            raise ValueError("an energy without the time it was taken in is not possible, nor the time without it.")
+        return self
+
+    @property
+    def launch_ms(self) -> float:
+        """Mean time of a launch in a row."""
+        return 1000.0 * self.busy_s / self.launches
+
+    @property
+    def mean_w(self) -> float | None:
+        """Average watts of the card over the window."""
+        return None if self.energy_mj is None else self.energy_mj / 1000.0 / self.window_s
+
+    @property
+    def per_launch_mj(self) -> float | None:
+        """Millijoules of one launch: the average power over the time of a launch."""
+        return None if self.mean_w is None else self.mean_w * self.launch_ms
+
+
+class Span(Frozen):
+    """A stretch of the job, seconds from its start."""
+
+    start_s: Seconds
+    end_s: Seconds
+
+    @model_validator(mode="after")
+    def _forwards(self) -> Self:
         if self.end_s < self.start_s:
-            raise ValueError(f"a phase from {self.start_s:g} to {self.end_s:g} s is not possible: it ends before it starts.")
+            raise ValueError(f"a stretch from {self.start_s:g} to {self.end_s:g} s is not possible: it ends before it starts.")
         return self
 
 
+class PhaseSpan(Span):
+    """A stretch of the job on the timeline. sampled: whether NVML was read meanwhile (never while launches are timed)."""
+
+    phase: Phase
+    sampled: bool
+
+
+class NotedSpan(Span):
+    """A stretch of the job and what is to be said of it, in words."""
+
+    words: Text
+
+
+class LaunchSpan(Span):
+    """A stretch of launches of one kernel, from the first queued to the last ended; label is Measurement.label's."""
+
+    label: Words
+    phase: Phase
+    launches: Limit | None = None
+
+
 class Timeline(Frozen):
-    """NVML readings over the job, seconds from its start; a series that the device does not give is None, with a reason."""
+    """NVML readings over the job, seconds from its start; a series that the device does not give is None, with a reason.
+
+    throttled None: it was not read; empty: it was read, and nothing held the clocks down. gaps: NVML was asked and did not
+    answer. launched: when which kernel was launched. The memory that NVML reserves and the total are of the whole GPU.
+    """
 
     provenance: Literal["measured"] = "measured"
     spans: Annotated[tuple[PhaseSpan, ...], Field(max_length=500), FailFast()]
@@ -296,21 +418,28 @@ class Timeline(Frozen):
     temperature_c: Array | None
     power_limit_w: Reading | None = None
     max_sm_clock_mhz: Reading | None = None
+    memory_clock_mhz: Array | None = None
+    utilisation_percent: Array | None = None
+    max_memory_clock_mhz: Reading | None = None
+    memory_reserved_bytes: Count | None = None
+    memory_total_bytes: Count | None = None
+    throttled: Annotated[tuple[NotedSpan, ...], Field(max_length=500)] | None = None
+    gaps: Annotated[tuple[NotedSpan, ...], Field(max_length=500), FailFast()] = ()
+    launched: Annotated[tuple[LaunchSpan, ...], Field(max_length=2000), FailFast()] = ()
     missing: Missing = {}
 
     @model_validator(mode="after")
     def _series_of_one_length(self) -> Timeline:
         n = self.t_s.series("t_s")
-        readings = {
-            name: getattr(self, name)
-            for name in ("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c")
-            if getattr(self, name) is not None
-        }
+        readings = {name: getattr(self, name) for name in _SERIES if getattr(self, name) is not None}
         for name, reading in readings.items():
             if n > _LONGEST_SERIES or reading.series(name) != n:
                 raise ValueError(f"{name} of shape {reading.shape} is not possible beside {n:,} moments.")
             if n and not -300 <= reading.numpy().min() <= reading.numpy().max() <= 1e18:
                 raise ValueError(f"{name} from {reading.numpy().min():.3g} to {reading.numpy().max():.3g} is not possible.")
+        shares = readings.get("utilisation_percent")
+        if shares is not None and n and not 0 <= shares.numpy().min() <= shares.numpy().max() <= 100:
+            raise ValueError(f"a utilisation of {shares.numpy().max():.3g} % is not possible: it is 0 to 100 %.")
         moments = self.t_s.numpy()
         if n and (moments[0] < 0 or moments[-1] > _LONGEST_JOB_S or (np.diff(moments) < 0).any()):
             raise ValueError("moments that are not seconds from the job's start, in order, are not possible.")
@@ -366,11 +495,20 @@ class JobError(Frozen):
     raw: Text = ""
 
 
+def label_of(request: RunRequest, tiles: TileConfig | None) -> str:
+    """A name that tells a measurement from the others of its job: 'v2', 'v1 key-outer', 'v3 FP8', 'cuDNN (SDPA)'."""
+    kernel = request.kernel
+    name = VERSIONS[kernel].title if kernel in VERSIONS and VERSIONS[kernel].is_peer else kernel
+    order = " key-outer" if tiles is not None and tiles.loop_order == "key" else ""
+    return name + order + (" FP8" if request.precision.fp8 else "")
+
+
 class Measurement(Frozen):
     """The answer to one RunRequest; what is stored, shared, compared and drawn.
 
-    latency is the kernel alone; prepass the FP8 quantisation alone, timed the same way, and with_prepass both in a row.
-    A speed without a passed accuracy is impossible: the validator refuses it.
+    latency is the kernel alone, cold; with_prepass the FP8 quantisation and the kernel in a row, timed the same way; warm the
+    kernel alone in a CUDA graph with the cache warm, another quantity that is compared with nothing but itself. missing: why
+    one of them is None. A speed without a passed accuracy is impossible: the validator refuses it.
     """
 
     request: RunRequest
@@ -382,19 +520,25 @@ class Measurement(Frozen):
     accuracy: Accuracy | None = None
     latency: Latency | None = None
     with_prepass: Latency | None = None
+    warm: Latency | None = None
     memory: Memory | None = None
     timeline: Timeline | None = None
     compiled: Annotated[tuple[CompileReport, ...], Field(max_length=40), FailFast()] = ()
     tiles_trace: TileTrace | None = None
     schedule: Schedule | None = None
+    energy: Energy | None = None
     flags: Annotated[tuple[Flag, ...], Field(max_length=100), FailFast()] = ()
     error: JobError | None = None
+    missing: Missing = {}
 
     @model_validator(mode="after")
     def _no_number_without_a_proof(self) -> Measurement:
-        timed = [latency for latency in (self.latency, self.with_prepass) if latency is not None]
-        if (timed or self.schedule is not None) and not (self.accuracy is not None and self.accuracy.passed):
+        timed = [latency for latency in (self.latency, self.with_prepass, self.warm) if latency is not None]
+        proved = self.accuracy is not None and self.accuracy.passed
+        if (timed or self.schedule is not None or self.energy is not None) and not proved:
             raise ValueError("a latency without a passed accuracy check is not a result.")
+        if any((latency.mode == "warm") != (latency is self.warm) for latency in timed):
+            raise ValueError("a warm time in the place of a cold one, or a cold one in its place, is not possible.")
         trace = self.tiles_trace
         if trace is not None and (self.tiles is None or not trace.fits(self.request.problem, self.tiles)):
             raise ValueError("a trace that does not fit the problem and the tiles is not of this run.")
@@ -405,15 +549,21 @@ class Measurement(Frozen):
             raise ValueError(f"a latency that is {timed[0].provenance} on a device of kind {kind} is not possible.")
         if self.schedule is not None and kind != "gpu":
             raise ValueError(f"a schedule on a device of kind {kind} is not possible: stamps are a GPU's.")
+        if self.energy is not None and kind != "gpu":
+            raise ValueError(f"an energy on a device of kind {kind} is not possible: NVML's counter is a GPU's.")
         return self
 
     @property
     def label(self) -> str:
         """A name that tells it from the others of its job: 'v2', 'v1 key-outer', 'v3 FP8', 'cuDNN (SDPA)'."""
-        kernel = self.request.kernel
-        name = VERSIONS[kernel].title if kernel in VERSIONS and VERSIONS[kernel].is_peer else kernel
-        order = " key-outer" if self.tiles is not None and self.tiles.loop_order == "key" else ""
-        return name + order + (" FP8" if self.request.precision.fp8 else "")
+        return label_of(self.request, self.tiles)
+
+    @property
+    def tflop_per_joule(self) -> float | None:
+        """Floating-point operations a joule, in units of 1e12; None without an energy."""
+        if self.energy is None or self.energy.per_launch_mj is None:
+            return None
+        return self.request.problem.flops / self.energy.per_launch_mj / 1e9
 
     @property
     def tflops(self) -> float | None:

@@ -61,6 +61,7 @@ class JobRun:
         self._time()
         for case in self._living():
             self._attempt(case, self._take_memory)
+            self._attempt(case, self._take_energy)
             self._attempt(case, self._trace_tiles)
             self._attempt(case, self._stamp)
             case.operands = None
@@ -109,7 +110,7 @@ class JobRun:
             output = self._bench.first_run(case, self._say)
         if case.wants_trace:
             case.keep_traced_rows(output)
-        if not case.wants("accuracy", "latency") and not case.wants_schedule:
+        if not case.wants("accuracy", "latency", "warm", "energy") and not case.wants_schedule:
             return
         with self._span("check"):
             self._say("check", f"checking {name} against float64")
@@ -126,7 +127,7 @@ class JobRun:
         self._bench.tidy()
 
     def _time(self) -> None:
-        cases = [case for case in self._living() if case.is_right and case.wants("latency")]
+        cases = [case for case in self._living() if case.is_right and case.wants("latency", "warm")]
         if not cases:
             return
         try:
@@ -146,10 +147,26 @@ class JobRun:
         with self._span("memory"):
             self._say("memory", f"reading the memory of {name}")
             self._bench.take_memory(case)
-        if case.latency is not None:
+        if case.latency is not None and not case.wants("energy"):
             with self._span("observe"):
                 self._say("observe", f"watching the device under {name}")
                 self._bench.observe(case)
+
+    def _take_energy(self, case: Case) -> None:
+        """After everything that is timed; an energy that fails must not take the result away."""
+        if not case.wants("energy") or not case.is_right or case.error is not None:
+            return
+        name = case.request.kernel
+        with self._span("energy"):
+            self._say("energy", f"launching {name} for a second beside the energy counter")
+            try:
+                self._bench.take_energy(case, self._say)
+            except Exception as error:
+                if is_sticky(error):
+                    raise
+                failed = job_error(error, name, "energy")
+                case.missing["energy"] = failed.sentence
+                case.flags.append(_no_energy_flag(failed))
 
     def _trace_tiles(self, case: Case) -> None:
         """After everything that is timed; a trace that fails must not take the result away."""
@@ -201,14 +218,14 @@ class JobRun:
 
     @contextmanager
     def _span(self, phase: Phase, sampled: bool = True) -> Iterator[None]:
-        begin = time.perf_counter() - self._start
         self._bench.sample(sampled)
+        begin = time.perf_counter() - self._start
         try:
             yield
         finally:
+            end = time.perf_counter() - self._start
             if not sampled:
                 self._bench.sample(True)
-            end = time.perf_counter() - self._start
             self._spans.append(PhaseSpan(phase=phase, start_s=begin, end_s=end, sampled=sampled))
 
     def _say(self, phase: Phase, text: str, done: int = 0, total: int = 0) -> None:
@@ -243,6 +260,10 @@ def _wrong_flag(case: Case) -> Flag:
         short="wrong output",
         sentence=f"The output of {case.request.kernel} is wrong: {what}. It was not timed.",
     )
+
+
+def _no_energy_flag(error: JobError) -> Flag:
+    return Flag(name="no energy", severity="caution", short="no energy", sentence=f"The energy is not there: {error.sentence}")
 
 
 def _no_trace_flag(error: JobError) -> Flag:

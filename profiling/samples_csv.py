@@ -17,7 +17,8 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 def samples_csv(snapshot: AnySnapshot) -> str:
     """Every launch that was timed, in order: the snapshot's id, the version, its interleaved round, milliseconds.
 
-    A kernel timed together with its FP8 pre-pass is a version of its own: 'v3 FP8 with pre-pass'.
+    A kernel timed together with its FP8 pre-pass is a version of its own, 'v3 FP8 with pre-pass', and so is its warm time,
+    'v2 warm', of which a row is a replay of a CUDA graph, divided by its launches.
     """
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
@@ -26,6 +27,7 @@ def samples_csv(snapshot: AnySnapshot) -> str:
         label = printable(measurement.label)
         table.writerows(_rows(snapshot.id, label, measurement.latency))
         table.writerows(_rows(snapshot.id, f"{label} with pre-pass", measurement.with_prepass))
+        table.writerows(_rows(snapshot.id, f"{label} warm", measurement.warm))
     return text.getvalue()
 
 

@@ -7,7 +7,19 @@ from itertools import pairwise
 
 from app import programs, result_facts, schedule_shown
 from app.csv_text import csv_of
-from app.figures import block_times, compiled, launches, ledger, limits, memory, microscope, timeline, utilisation, versions
+from app.figures import (
+    block_times,
+    compiled,
+    launches,
+    ledger,
+    limits,
+    memory,
+    microscope,
+    roofline,
+    timeline,
+    utilisation,
+    versions,
+)
 from app.figures.style import LIGHT, Absent, Chart
 from app.lanes.export import lanes_of
 from app.player import payload
@@ -16,6 +28,7 @@ from app.views import run_metrics
 from profiling import flags, plausibility, privacy, schedule_facts, summary, text_report, what_if
 from profiling.records import Measurement
 from profiling.rescale_ledger import rescale_ledger
+from profiling.roofline import explained
 from profiling.schedule_csv import schedule_csv
 from profiling.snapshot import AnySnapshot, Snapshot
 from profiling.timetable import Timetable
@@ -38,9 +51,11 @@ def draw_everything(snapshot: AnySnapshot) -> int:
     summary.summary(found)
     versions.table(found)
     result_facts.title([one.request for one in found])
-    charts = [versions.chart(found, found[0].label, LIGHT)]
+    charts = [chart(found, found[0].label, LIGHT) for chart in (versions.chart, roofline.chart)]
     for one in found:
-        charts += [module.chart(one, LIGHT) for module in (launches, memory, timeline, compiled)]
+        charts += [module.chart(one, LIGHT) for module in (launches, timeline, compiled)]
+        charts.append(memory.chart(one, LIGHT, [other for other in found if other is not one]))
+        explained(one)
         if one.error is not None:
             charts.append(limits.chart(one.error, one.tiles, LIGHT))
         run_metrics.chips(one, "file")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from profiling.snapshot import read
+from profiling.snapshot import SCHEMA_VERSION, read
 
 SAMPLES = Path(__file__).with_name("samples")
 _RAW = "\ue000raw:"
@@ -39,7 +39,9 @@ def seeds() -> list[bytes]:
     documents[0] = json.dumps(
         {**json.loads(documents[0]), "measurements": json.loads(first.document)["measurements"][:1]}
     ).encode()
-    newer = {**small, "schema_version": 4, "sweep": [{"x": 1}], "measurements": small["measurements"][:2]}
+    newer = {
+        **small, "schema_version": SCHEMA_VERSION + 1, "sweep": [{"x": 1}], "measurements": small["measurements"][:2]
+    }  # fmt: skip
     newer["measurements"][0]["environment"]["new"] = {"deep": [1, 2]}
     return [*documents, json.dumps(newer).encode()]
 

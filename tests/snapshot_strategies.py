@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,17 @@ from profiling.records import (
     Accuracy,
     CompileReport,
     DeviceFacts,
+    Energy,
     Environment,
     Flag,
     JobError,
     Latency,
+    LaunchSpan,
     Measurement,
     Memory,
+    MemoryCurve,
+    MemoryPoint,
+    NotedSpan,
     OwnInputs,
     PhaseSpan,
     RunRequest,
@@ -91,8 +97,9 @@ tiles = st.builds(
     block_order=st.sampled_from(BLOCK_ORDERS), num_programs=st.sampled_from([None, None, 1, 132]),
 )  # fmt: skip
 precisions = st.builds(
-    Precision, dtype=st.sampled_from(["bf16", "fp16"]), fp8=st.booleans(), fp8_scale=st.sampled_from(["token", "block", "head"])
-)
+    lambda dtype, fp8, fp8_scale, turned: Precision(dtype=dtype, fp8=fp8, fp8_scale=fp8_scale, hadamard=fp8 and turned),
+    st.sampled_from(["bf16", "fp16"]), st.booleans(), st.sampled_from(["token", "block", "head"]), st.booleans(),
+)  # fmt: skip
 missing = st.dictionaries(st.sampled_from(["driver_version", "cuda_version", "nvml", "t_s"]), texts, max_size=2)
 
 
@@ -116,6 +123,9 @@ def devices(draw: st.DrawFn) -> DeviceFacts:
         measured_bf16_tflops=_maybe(chance, 6, 790.25),
         measured_bandwidth_bytes_per_s=_maybe(chance, 7, 4e12),
         peak_source=_maybe(chance, 8, draw(texts)),
+        measured_fp8_tflops=_maybe(chance, 9, 1300.5),
+        measured_l2_bytes_per_s=_maybe(chance, 10, 9e12),
+        ceilings_measured_at=_maybe(chance, 11, draw(moments)),
         missing=draw(missing),
     )
 
@@ -160,17 +170,22 @@ def accuracies(draw: st.DrawFn, interpreted: bool, passed: bool) -> Accuracy:
 
 
 @st.composite
-def latencies(draw: st.DrawFn, interpreted: bool) -> Latency:
+def latencies(draw: st.DrawFn, interpreted: bool, warm: bool = False) -> Latency:
     """Some launches in some rounds."""
-    rng = np.random.default_rng(draw(_seeds))
+    seed = draw(_seeds)
+    rng = np.random.default_rng(seed)
     n = draw(st.sampled_from([1, 2, 3, 10, 60]))
     scale = draw(st.sampled_from([1e-12, 0.01, 2.0, 5e8]))
     return Latency(
         provenance="interpreted" if interpreted else "measured",
-        mode="wall" if interpreted else "cold",
+        mode="wall" if interpreted else "warm" if warm else "cold",
         samples_ms=Array.of(scale * (1 + rng.random(n)), draw(st.sampled_from(["<f8", "<f4"]))) if scale > 1e-12
         else Array.of(np.full(n, scale)),
         round_of=Array.of(np.sort(rng.integers(0, 5, n)), draw(st.sampled_from(["<i4", "<i8"]))),
+        stopped=None if interpreted else draw(st.sampled_from([None, "quiet", "settled", "time", "count"])),
+        launches_per_sample=50 if warm and not interpreted else 1,
+        exposed=_maybe(seed, 0, n),
+        outputs_checked=_maybe(seed, 1, n // 2),
     )  # fmt: skip
 
 
@@ -189,6 +204,31 @@ def memories(draw: st.DrawFn, interpreted: bool) -> Memory:
         nvml_used_before_bytes=_maybe(chance, 3, 1),
         nvml_used_peak_bytes=_maybe(chance, 4, size),
         nvml_used_after_bytes=_maybe(chance, 5, 1),
+        out_bytes=_maybe(chance, 6, size),
+        lse_bytes=_maybe(chance, 7, 0),
+        workspace_bytes=_maybe(chance, 8, 1),
+        kept_bytes=_maybe(chance, 9, 0),
+        curve=_maybe(chance, 10, _curve(chance % 4, size, draw(texts))),
+        missing=draw(missing),
+    )
+
+
+def _curve(points: int, size: int, ended_by: str) -> MemoryCurve:
+    lengths = [2**place for place in range(10, 10 + points)]
+    found = tuple(MemoryPoint(seq_len_q=length, seq_len_kv=length // 2, added_bytes=size) for length in lengths)
+    return MemoryCurve(points=found, ended_by=ended_by)
+
+
+@st.composite
+def energies(draw: st.DrawFn) -> Energy:
+    """Millijoules with the time they were taken in, or neither."""
+    chance = draw(_flags_of_chance)
+    return Energy(
+        launches=1 + chance % 5000,
+        busy_s=draw(st.sampled_from([1e-9, 1.5, 1e6])),
+        window_s=_maybe(chance, 0, 1.25),
+        energy_mj=_maybe(chance, 0, draw(st.sampled_from([1e-3, 812_345.5, 1e15]))),
+        sampled_mj=_maybe(chance, 1, 800_000.0),
         missing=draw(missing),
     )
 
@@ -212,8 +252,23 @@ def timelines(draw: st.DrawFn) -> Timeline:
         temperature_c=_maybe(chance, 3, Array.of(rng.random(n) * 90 - 5, "<f4")),
         power_limit_w=_maybe(chance, 4, 700.0),
         max_sm_clock_mhz=_maybe(chance, 5, 1980.0),
+        memory_clock_mhz=_maybe(chance, 7, Array.of(rng.random(n) * 3201, "<f4")),
+        utilisation_percent=_maybe(chance, 8, Array.of(rng.integers(0, 101, n), "<f4")),
+        max_memory_clock_mhz=_maybe(chance, 9, 3201.0),
+        memory_reserved_bytes=_maybe(chance, 10, 2**29),
+        memory_total_bytes=_maybe(chance, 11, 2**37),
+        throttled=_maybe(chance, 12, _noted(cuts, draw(texts))),
+        gaps=_noted(cuts, draw(texts)) if chance >> 13 & 1 else (),
+        launched=tuple(
+            LaunchSpan(label=draw(texts), phase="latency", start_s=start, end_s=end, launches=_maybe(chance, 14, 7))
+            for start, end in pairwise(cuts)
+        )[: chance % 3],
         missing=draw(missing),
     )
+
+
+def _noted(cuts: list[float], words: str) -> tuple[NotedSpan, ...]:
+    return tuple(NotedSpan(words=words, start_s=start, end_s=end) for start, end in zip(cuts[::2], cuts[1::2], strict=False))
 
 
 reports = st.builds(
@@ -252,6 +307,10 @@ def _stamped(problem: AttentionProblem, chosen: TileConfig, seed: int) -> Schedu
         "end_ns": start + rng.integers(0, 50, entries), "head": np.arange(entries) // blocks,
         "block": np.full(entries, WHOLE_HEAD) if whole else np.arange(entries) % blocks, "tiles": rng.integers(0, 9, entries),
     }  # fmt: skip
+    if seed & 1:
+        # Two consumers, of which the first starts first and the second ends last, and a producer.
+        groups = np.stack([start, columns["end_ns"], start // 2], axis=1), np.stack([start, columns["end_ns"], start], axis=1)
+        columns["group_start_ns"], columns["group_end_ns"] = groups
     return Schedule(
         tick_ns=int(rng.choice([1, 32, 1_000_000])), programs_per_sm=int(rng.integers(1, 4)),
         plain_ms=Array.of(1e-12 + rng.random(3)), stamped_ms=Array.of(1e9 * (1 - rng.random(3) / 2)),
@@ -303,13 +362,16 @@ def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionPr
         accuracy=draw(accuracies(interpreted, passed)) if checked else None,
         latency=draw(latencies(interpreted)) if is_timed else None,
         with_prepass=draw(latencies(interpreted)) if is_timed and chance & 64 else None,
+        warm=draw(latencies(interpreted, warm=True)) if is_timed and chance & 4096 and not interpreted else None,
         memory=draw(memories(interpreted)) if chance & 128 else None,
         timeline=None if interpreted or chance & 256 else draw(timelines()),
         compiled=tuple(draw(st.lists(reports, max_size=2))),
         tiles_trace=watched.tiles_trace if watched is not None else None,
         schedule=_stamped(problem, chosen, chance) if stamped and chosen is not None else None,
+        energy=draw(energies()) if checked and passed and chance & 8192 and not interpreted else None,
         flags=tuple(draw(st.lists(flags, max_size=3))),
         error=draw(errors) if chance & 512 else None,
+        missing=draw(missing),
     )
 
 

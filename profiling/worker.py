@@ -7,6 +7,7 @@ and a sentence on stderr when the device cannot be had.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib.metadata
 import json
 import os
@@ -32,9 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 _LONGEST_SENTENCE = 500
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Serve until the end of the input."""
+def main(arguments: list[str] | None = None, bench_of: Callable[[str], Bench] | None = None) -> int:
+    """Serve until the end of the input; bench_of makes the bench of a device, make_bench unless another is given."""
     end_with_parent()
+    faulthandler.enable()  # NVML and CUDA may crash within: the last words then say where
     parser = argparse.ArgumentParser(prog="python -m profiling.worker", description=__doc__.splitlines()[0])
     parser.add_argument("--device", required=True, help="'interpreter', or the UUID of a GPU as nvidia-smi -L prints it")
     device_id = parser.parse_args(arguments).device
@@ -47,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         out.flush()
 
     try:
-        bench = make_bench(device_id)
+        bench = (bench_of or make_bench)(device_id)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -102,12 +104,13 @@ def make_bench(device_id: str) -> Bench:
 
     device = cuda_device_of(device_id)
     torch.cuda.set_device(device)
-    with gpu_lock(device_id):
-        facts = device_facts(device_id)
     with Nvml.open(device_id) as nvml:
+        with gpu_lock(device_id):
+            utilisation = nvml.utilisation_percent()
+            facts = device_facts(device_id)
         driver = nvml.driver_version()
         environment = environment_of(facts, driver, nvml.missing.get("driver_version", ""))
-    return GpuBench(environment, device)
+    return GpuBench(environment, device, utilisation)
 
 
 def environment_of(facts: DeviceFacts, driver: str | None, no_driver: str) -> Environment:

@@ -1,330 +1,298 @@
-"""NVML's readings and its failures, over a pynvml in memory; and the sampler's pause."""
+"""NVML's readings and its failures: the real nvidia-ml-py over a library without a GPU (fake_nvml.c)."""
 
 from __future__ import annotations
 
-import threading
-import time
-from types import SimpleNamespace
+import itertools
+import random
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from profiling import nvml as nvml_module
-from profiling.nvml import Nvml, list_gpus
-from profiling.sampler import Sampler, timeline
-from tests.fake_pynvml import (
-    FakePynvml,
-    NVMLError,
-    NVMLError_GpuIsLost,
-    NVMLError_LibraryNotFound,
-    NVMLError_NotFound,
-    NVMLError_NotSupported,
-    field_value,
-)
+from profiling.devices import ROOT, discover
+from profiling.gpu_list import READINGS, everything, list_gpus
+from profiling.nvml import Nvml
+from tests.fake_nvml import FakeNvml, hexadecimal
+from tests.nvml_failures import EVERYTHING, FAILURES, FUNCTIONS, NORMAL, readings_of, returning
 
-READINGS = {
-    "memory": "memory",
-    "memory_used_bytes": "memory",
-    "power_w": "power_w",
-    "power_limit_w": "power_limit_w",
-    "sm_clock_mhz": "sm_clock_mhz",
-    "max_sm_clock_mhz": "max_sm_clock_mhz",
-    "temperature_c": "temperature_c",
-    "utilisation_percent": "utilisation",
-    "throttle_reasons": "throttle_reasons",
-    "process_ids": "processes",
-    "other_processes": "processes",
-    "driver_version": "driver_version",
-}
+CODES = (*range(1, 31), 47, 999, 12345, -1)
 
 
 @pytest.fixture
-def install(monkeypatch):
-    def put(fake: object) -> object:
-        def import_fake():
-            if isinstance(fake, Exception):
-                raise fake
-            return fake
-
-        monkeypatch.setattr(nvml_module, "_import_pynvml", import_fake)
-        return fake
-
-    return put
+def library(tmp_path, monkeypatch) -> FakeNvml:
+    return FakeNvml(tmp_path).load(monkeypatch)
 
 
-def test_reads_what_nvml_gives(install):
-    install(FakePynvml())
-    with Nvml.open("GPU-1") as gpu:
-        assert gpu.memory().used_bytes == 100
-        assert gpu.memory().reserved_bytes == 50
-        assert gpu.power_w() == 71.5
-        assert gpu.power_limit_w() == 700.0
-        assert gpu.sm_clock_mhz() == gpu.max_sm_clock_mhz() == 1980
-        assert gpu.temperature_c() == 41
-        assert gpu.utilisation_percent() == 3
-        assert gpu.throttle_reasons() == ("power cap",)
-        assert gpu.process_ids() == (77,)
-        assert gpu.driver_version() == "580.159.03"
+def test_reads_what_nvml_gives(library):
+    with Nvml.open("GPU-0") as gpu:
+        assert {name: getattr(gpu, name)() for name in NORMAL} == NORMAL
+        assert gpu.memory().reserved_bytes == 676331520
+        assert gpu.memory().total_bytes == 150754820096
         assert gpu.missing == {}
-
-
-def test_closing_shuts_the_library_down_and_ends_readings(install):
-    fake = install(FakePynvml())
-    with Nvml.open("GPU-1") as gpu:
-        pass
-    assert fake.calls[-1] == "nvmlShutdown"
     assert gpu.power_w() is None
     assert gpu.missing["power_w"] == "NVML is closed"
+    assert set(READINGS) == set(EVERYTHING)
 
 
-@pytest.mark.parametrize(
-    ("fake", "reason"),
-    [
-        (ImportError("No module named 'pynvml'"), "nvidia-ml-py is not installed"),
-        (FakePynvml(nvmlInit=NVMLError_LibraryNotFound(12)), "driver is not installed here"),
-        (FakePynvml(nvmlInit=NVMLError(18)), "code 18"),
-        (FakePynvml(nvmlDeviceGetHandleByUUID=NVMLError_NotFound(6)), "no such device"),
-        (SimpleNamespace(), "install nvidia-ml-py"),
-    ],
-)
-def test_without_nvml_every_reading_is_none_with_the_reason(install, fake, reason):
-    install(fake)
-    with Nvml.open("GPU-1") as gpu:
-        for reading, key in READINGS.items():
-            assert getattr(gpu, reading)() is None
-            assert reason in gpu.missing[key]
+@pytest.mark.parametrize("name", [name for name in FAILURES if name != "lost while it is read"])
+def test_a_failure_costs_its_own_readings_and_is_never_zero(library, name):
+    failure = FAILURES[name]
+    library.answer(*failure.lines)
+    with Nvml.open(failure.uuid) as gpu:
+        for reading in EVERYTHING:
+            value = getattr(gpu, reading)()
+            if reading in failure.gone:
+                assert value is None, reading
+                assert failure.gone[reading] in gpu.missing[READINGS[reading]]
+            elif reading != "memory":
+                assert value == {**NORMAL, **failure.given}[reading], reading
 
 
-def test_the_real_package_without_a_driver_gives_a_reason():
-    pynvml = pytest.importorskip("pynvml")
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        gpu = Nvml.open("GPU-1")
-        assert gpu.power_w() is None
-        assert gpu.missing["power_w"]
-    else:
-        pynvml.nvmlShutdown()
-        pytest.skip("this machine has a driver")
-
-
-@pytest.mark.parametrize("error", [NVMLError_NotSupported(3), NVMLError_GpuIsLost(15), NVMLError(12345)])
-@pytest.mark.parametrize("reading", sorted(READINGS))
-def test_one_failing_function_costs_one_reading_and_is_never_zero(install, reading, error):
-    functions = {
-        "memory": ["nvmlDeviceGetMemoryInfo"],
-        "memory_used_bytes": ["nvmlDeviceGetMemoryInfo"],
-        "power_w": ["nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerUsage"],
-        "power_limit_w": ["nvmlDeviceGetEnforcedPowerLimit"],
-        "sm_clock_mhz": ["nvmlDeviceGetClockInfo"],
-        "max_sm_clock_mhz": ["nvmlDeviceGetMaxClockInfo"],
-        "temperature_c": ["nvmlDeviceGetTemperature"],
-        "utilisation_percent": ["nvmlDeviceGetUtilizationRates"],
-        "throttle_reasons": ["nvmlDeviceGetCurrentClocksEventReasons"],
-        "process_ids": ["nvmlDeviceGetComputeRunningProcesses"],
-        "other_processes": ["nvmlDeviceGetComputeRunningProcesses"],
-        "driver_version": ["nvmlSystemGetDriverVersion"],
-    }[reading]
-    install(FakePynvml(**dict.fromkeys(functions, error)))
-    gpu = Nvml.open("GPU-1")
-    assert getattr(gpu, reading)() is None
-    assert gpu.missing[READINGS[reading]]
-    unharmed = [name for name in READINGS if READINGS[name] != READINGS[reading]]
-    assert all(getattr(gpu, name)() is not None for name in unharmed)
-
-
-def test_a_reading_that_works_again_loses_its_reason(install):
-    fake = install(FakePynvml(nvmlDeviceGetTemperature=NVMLError(999)))
-    gpu = Nvml.open("GPU-1")
+def test_a_gpu_that_is_lost_is_not_asked_again(library):
+    library.answer("nvmlDeviceGetTemperature 15")
+    gpu = Nvml.open("GPU-0")
+    assert gpu.power_w() == 71.5
     assert gpu.temperature_c() is None
-    fake.answers["nvmlDeviceGetTemperature"] = 50
-    assert gpu.temperature_c() == 50
-    assert "temperature_c" not in gpu.missing
+    library.answer("crash nvmlDeviceGetTemperature")
+    for reading in EVERYTHING:
+        assert getattr(gpu, reading)() is None
+        assert "the GPU is lost" in gpu.missing[READINGS[reading]]
 
 
-def test_instant_power_falls_back_to_the_average(install):
-    install(FakePynvml(nvmlDeviceGetFieldValues=[field_value(0, code=3)]))
-    gpu = Nvml.open("GPU-1")
-    assert gpu.power_w() == 70.0
-    assert gpu.missing["power_instant"]
+@pytest.mark.parametrize("code", CODES)
+def test_any_return_code_of_one_function_costs_what_stands_on_it_alone(library, code):
+    check_return_code(library, code, tuple(FUNCTIONS))
 
 
-def test_instant_power_of_an_unknown_type_is_not_guessed(install):
-    install(FakePynvml(nvmlDeviceGetFieldValues=[field_value(71_500, value_type=99)]))
-    assert Nvml.open("GPU-1").power_w() == 70.0
+@pytest.mark.long
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_thousand_return_codes_a_field(library, name):
+    draw = random.Random(name)
+    for _ in range(1000):
+        check_return_code(library, draw.choice((*CODES, draw.randrange(-(2**31), 2**31))) or 1, (name,))
 
 
-def test_an_old_driver_counts_reserved_memory_as_used_and_says_so(install):
-    def v1_only(_handle, version=None):
-        if version is not None:
-            raise NVMLError_NotSupported(3)
-        return SimpleNamespace(total=1000, used=150)
+def check_return_code(library: FakeNvml, code: int, names: tuple[str, ...]) -> None:
+    for name in names:
+        library.answer(*returning(code, name))
+        gpu = Nvml.open("GPU-0")
+        lost = readings_of(name)
+        for reading in lost:
+            assert getattr(gpu, reading)() is None, (reading, code)
+            assert gpu.missing[READINGS[reading]]
+        for reading in NORMAL:
+            if reading not in lost and code != 15:  # a lost GPU is lost to all
+                assert getattr(gpu, reading)() == NORMAL[reading], (name, reading, code)
+        gpu.close()
 
-    install(FakePynvml(nvmlDeviceGetMemoryInfo=v1_only))
-    gpu = Nvml.open("GPU-1")
-    assert gpu.memory().used_bytes == 150
+
+@pytest.mark.parametrize("seed", range(8))
+def test_codes_drawn_anew_at_every_call_leave_true_numbers_or_none(library, seed):
+    library.answer(f"seed {seed}")
+    with Nvml.open("GPU-0") as gpu:
+        allowed = {**NORMAL, "power_w": (71.5, 70.0), "memory_used_bytes": (3407872, 679739392)}
+        for _ in range(5):
+            for reading in NORMAL:
+                value = getattr(gpu, reading)()
+                expected = allowed[reading]
+                assert value is None or value == expected or (isinstance(expected, tuple) and value in expected)
+                assert (value is None) <= bool(gpu.missing.get(READINGS[reading]))
+
+
+def test_a_container_gets_its_gpu_back_after_waits_that_double(library):
+    clock = SimpleNamespace(s=0.0)
+    gpu = Nvml.open("GPU-0")
+    gpu.now = lambda: clock.s
+    library.answer("all 999", "nvmlInitWithFlags 999")
+    tries = []
+    for _ in range(1300):
+        before = gpu._retry_at
+        assert gpu.temperature_c() is None
+        assert "a container that has lost its GPU" in gpu.missing["temperature_c"]
+        if gpu._retry_at != before:
+            tries.append(clock.s)
+        clock.s += 0.1
+    assert [round(b - a) for a, b in itertools.pairwise(tries)] == [1, 2, 4, 8, 16, 32, 60]
+    library.answer()
+    clock.s += 60.0
+    assert gpu.temperature_c() == 41
+    assert gpu.missing == {}
+
+
+def test_a_field_that_always_fails_does_not_begin_nvml_anew_again_and_again(library, monkeypatch):
+    library.answer("nvmlDeviceGetTemperature 999")
+    begun = []
+    monkeypatch.setattr(nvml_module, "initialised", lambda begin=nvml_module.initialised: begun.append(1) or begin())
+    gpu = Nvml.open("GPU-0")
+    for _ in range(100):
+        assert gpu.temperature_c() is None
+        assert gpu.power_w() == 71.5
+    assert len(begun) == 2
+
+
+def test_a_reading_that_works_again_loses_its_reason(library):
+    library.answer("nvmlDeviceGetTemperature 19", "nvmlDeviceGetMemoryInfo_v2 19")
+    gpu = Nvml.open("GPU-0")
+    assert gpu.temperature_c() is gpu.memory() is None
+    library.answer()
+    assert gpu.temperature_c() == 41
+    assert gpu.memory().reserved_bytes == 676331520
+    assert gpu.missing == {}
+
+
+def test_instant_power_falls_back_to_the_average_only_where_there_is_none(library):
+    for lines in (("field_return 3",), ("field_type 99",)):
+        library.answer(*lines)
+        gpu = Nvml.open("GPU-0")
+        assert gpu.power_w() == 70.0
+        assert gpu.missing["power_instant"]
+    library.answer("field_return 19")
+    gpu = Nvml.open("GPU-0")
+    assert gpu.power_w() is None
+    assert gpu.missing["power_w"]
+
+
+def test_an_old_driver_counts_reserved_memory_as_used_and_says_so(library):
+    library.answer("nvmlDeviceGetMemoryInfo_v2 13")
+    gpu = Nvml.open("GPU-0")
     assert gpu.memory().reserved_bytes is None
-    assert "reserved" in gpu.missing["memory_reserved"]
+    assert "used counts the driver's reserved memory too" in gpu.missing["memory_reserved"]
 
 
-def test_unified_memory_is_no_zero(install):
-    install(FakePynvml(nvmlDeviceGetMemoryInfo=lambda *_: SimpleNamespace(total=0, used=0, reserved=0)))
-    gpu = Nvml.open("GPU-1")
-    assert gpu.memory() is None
-    assert "unified memory" in gpu.missing["memory"]
+def test_throttle_reasons(library):
+    for lines, words in (
+        (("nvmlDeviceGetCurrentClocksEventReasons 13", "clock_events 0x40"), ("hardware thermal slowdown",)),
+        (("clock_events 0x1",), ()),
+        (("clock_events 0x1002",), ("a reason without a name here (0x1000)",)),
+    ):
+        library.answer(*lines)
+        assert Nvml.open("GPU-0").throttle_reasons() == words
 
 
-@pytest.mark.parametrize(("pids", "others"), [([77], 0), ([77, 78], 1), ([77, 77, 0xFFFFFFFF], 0), ([], None)])
-def test_other_processes(install, pids, others):
-    install(FakePynvml(nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=pid) for pid in pids]))
-    gpu = Nvml.open("GPU-1")
-    assert gpu.other_processes() == others
-    assert (others is None) == ("processes" in gpu.missing)
+@pytest.mark.parametrize(("pids", "others"), [("77", 0), ("77,78", 1), ("77,77,0xffffffff", 0), ("77,0", 0)])
+def test_other_processes(library, pids, others):
+    library.answer(f"compute_pids {pids}")
+    assert Nvml.open("GPU-0").other_processes() == others
+    library.answer(f"compute_pids {pids}", "nvmlDeviceGetGraphicsRunningProcesses_v3 3")
+    assert Nvml.open("GPU-0").other_processes() == others
 
 
-def test_throttle_reasons_under_their_old_name(install):
-    fake = FakePynvml(nvmlDeviceGetCurrentClocksThrottleReasons=0x40)
-    del fake.answers["nvmlDeviceGetCurrentClocksEventReasons"]
-    install(fake)
-    assert Nvml.open("GPU-1").throttle_reasons() == ("hardware thermal slowdown",)
+# Another pynvml, or none
 
 
-def test_list_gpus(install):
-    install(FakePynvml(nvmlDeviceGetCount=2, nvmlDeviceGetName=b"NVIDIA \xff200"))
+@pytest.mark.parametrize("found", [ModuleType("pynvml"), ImportError("No module named 'pynvml'")])
+def test_without_nvidia_ml_py_every_reading_is_none_with_the_reason(monkeypatch, found):
+    def import_other() -> ModuleType:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(nvml_module, "_import_pynvml", import_other)
+    reason = "not installed" if isinstance(found, Exception) else "install nvidia-ml-py"
+    with Nvml.open("GPU-0") as gpu:
+        for reading in EVERYTHING:
+            assert getattr(gpu, reading)() is None
+            assert reason in gpu.missing[READINGS[reading]]
+    assert reason in list_gpus().skipped[0]
+
+
+def test_an_old_pynvml_that_speaks_bytes(library, monkeypatch):
+    """As the package called pynvml once was: bytes in, bytes out, and half of the functions not there."""
+    import pynvml
+
+    kept = {name: getattr(value, "__wrapped__", value) for name, value in vars(pynvml).items()}
+    for name in ("nvmlDeviceGetFieldValues", "nvmlMemory_v2", "nvmlDeviceGetCurrentClocksEventReasons"):
+        del kept[name]
+    kept["nvmlDeviceGetMemoryInfo"] = lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle)
+    kept["nvmlDeviceGetComputeRunningProcesses"] = pynvml.nvmlDeviceGetComputeRunningProcesses_v3
+    kept["nvmlDeviceGetGraphicsRunningProcesses"] = pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
+    monkeypatch.setattr(nvml_module, "_import_pynvml", lambda: SimpleNamespace(**kept))
+    changed = {"power_w": 70.0, "memory_used_bytes": 3407872 + 676331520}
+    with Nvml.open("GPU-0") as gpu:
+        assert {name: getattr(gpu, name)() for name in NORMAL} == {**NORMAL, **changed}
+    assert list_gpus().gpus[0].name == "NVIDIA H200"
+
+
+# The list of GPUs
+
+
+def test_list_gpus(library):
+    library.answer("count 2", f"name_hex {hexadecimal(b'NVIDIA ' + bytes([255]) + b'200')}", "1:capability 89")
     found = list_gpus()
     assert [gpu.uuid for gpu in found.gpus] == ["GPU-0", "GPU-1"]
     assert found.gpus[0].name == "NVIDIA \N{REPLACEMENT CHARACTER}200"
-    assert found.gpus[0].capability == 90
-    assert found.gpus[0].memory_bytes == 1000
+    assert [gpu.capability for gpu in found.gpus] == [90, 89]
+    assert found.gpus[0].memory_bytes == 150754820096
     assert found.skipped == ()
+    assert [gpu.uuid for gpu in list_gpus(1).gpus] == ["GPU-1"]
+    assert list_gpus(2) == type(found)((), ())
 
 
-def test_list_gpus_skips_a_lost_one(install):
-    def handle(index):
-        if index == 0:
-            raise NVMLError_GpuIsLost(15)
-        return index
-
-    install(FakePynvml(nvmlDeviceGetCount=2, nvmlDeviceGetHandleByIndex=handle))
+def test_list_gpus_skips_a_lost_one_and_keeps_one_without_memory_or_capability(library):
+    library.answer("count 2", "0:all 15", *returning(3, "memory"), "nvmlDeviceGetCudaComputeCapability 3")
     found = list_gpus()
-    assert [gpu.uuid for gpu in found.gpus] == ["GPU-1"]
-    assert "GPU 0" in found.skipped[0]
-    assert "lost" in found.skipped[0]
-
-
-def test_list_gpus_keeps_one_without_memory_or_capability(install):
-    install(
-        FakePynvml(
-            nvmlDeviceGetMemoryInfo=NVMLError_NotSupported(3), nvmlDeviceGetCudaComputeCapability=NVMLError_NotSupported(3)
-        )
-    )
-    (gpu,) = list_gpus().gpus
-    assert gpu.memory_bytes is None
-    assert gpu.capability is None
+    (gpu,) = found.gpus
+    assert (gpu.uuid, gpu.memory_bytes, gpu.capability) == ("GPU-1", None, None)
     assert set(gpu.missing) == {"memory_bytes", "capability"}
+    assert "GPU 0 was left out: the GPU is lost" in found.skipped[0]
 
 
-def test_list_gpus_without_nvml_says_why(install):
-    install(FakePynvml(nvmlInit=NVMLError_LibraryNotFound(12)))
-    found = list_gpus()
-    assert found.gpus == ()
-    assert "driver is not installed" in found.skipped[0]
+def test_list_gpus_lists_the_slices_of_a_card_that_is_split(library):
+    library.answer("count 2", "0:mig_devices 2")
+    assert [gpu.uuid for gpu in list_gpus().gpus] == ["MIG-0-0", "MIG-0-1", "GPU-1"]
 
 
-class SlowNvml(Nvml):
-    """Notes when a read is under way."""
-
-    reading = False
-
-    def power_w(self):
-        self.reading = True
-        time.sleep(0.01)
-        self.reading = False
-        return 100.0
-
-    def sm_clock_mhz(self):
-        return 1000
-
-    def memory_used_bytes(self):
-        return 10
-
-    def temperature_c(self):
-        return None
+def test_everything_that_can_be_read(library):
+    found = everything()
+    assert {name: found["gpus"][0]["readings"][name] for name in NORMAL} == NORMAL
+    library.answer("nvmlInitWithFlags 18")
+    assert everything()["gpus"] == []
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 5.0
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 5 s"
-        time.sleep(0.001)
+# In a child process, where NVML may crash
 
 
-def test_sampler_reads_only_between_resume_and_pause():
-    gpu = SlowNvml("GPU-1")
-    sampler = Sampler(gpu, period_s=0.001)
-    sampler.start()
-    time.sleep(0.05)
-    assert sampler.samples == ()
-    for _ in range(20):
-        sampler.resume()
-        wait_for(lambda: gpu.reading)
-        sampler.pause()
-        assert not gpu.reading
-        count = len(sampler.samples)
-        time.sleep(0.005)
-        assert len(sampler.samples) == count
-        assert not gpu.reading
-    sampler.stop()
-    assert count >= 20
-    assert not any(thread.name == "NVML sampler" for thread in threading.enumerate())
+def test_discover_loses_only_the_gpu_on_which_nvml_crashes(tmp_path, monkeypatch):
+    library = FakeNvml(tmp_path, "count 3", "1:crash nvmlDeviceGetName")
+    for name, value in library.environment.items():
+        monkeypatch.setenv(name, value)
+    *gpus, interpreter = discover(60.0)
+    assert [gpu.id for gpu in gpus] == ["GPU-0", "GPU-2"]
+    assert "GPU 1 was left out: NVIDIA's management library crashed on it" in interpreter.missing["gpu"]
 
 
-def test_sampler_stops_while_paused_or_never_started():
-    sampler = Sampler(SlowNvml("GPU-1"))
-    sampler.start()
-    sampler.stop()
-    Sampler(SlowNvml("GPU-1")).stop()
+def test_discover_without_a_driver_behind_the_library(tmp_path, monkeypatch):
+    library = FakeNvml(tmp_path, "stub 1")  # it prints on stdout, where the list is expected
+    for name, value in library.environment.items():
+        monkeypatch.setenv(name, value)
+    (interpreter,) = discover(60.0)
+    assert "No GPU was found: NVIDIA's kernel driver is not loaded, or this is a stub" in interpreter.missing["gpu"]
+    library.answer("crash nvmlInitWithFlags")
+    (interpreter,) = discover(60.0)
+    assert "ended with exit code -11" in interpreter.missing["gpu"]
 
 
-def test_timeline_of_series_that_are_there_and_one_that_is_not(install):
-    install(FakePynvml(nvmlDeviceGetTemperature=NVMLError_NotSupported(3)))
-    gpu = Nvml.open("GPU-1")
-    start = time.perf_counter()
-    sampler = Sampler(gpu, period_s=0.001)
-    sampler.start()
-    sampler.resume()
-    wait_for(lambda: len(sampler.samples) >= 3)
-    sampler.stop()
-    record = timeline(gpu, sampler.samples, start, ())
-    assert record.power_w.numpy().tolist() == [71.5] * len(sampler.samples)
-    assert (record.t_s.numpy() >= 0).all()
-    assert record.temperature_c is None
-    assert record.missing["temperature_c"] == "this device does not give it"
-    assert sampler.peak_memory_bytes(start) == 100
+def test_a_worker_in_which_nvml_crashes_says_where(tmp_path):
+    """The process is lost with its job, as with any crash; its last words, which the job's error shows, name NVML's call."""
+    code = (
+        "from profiling.nvml import Nvml; from profiling.worker import main\n"
+        "main(['--device', 'GPU-0'], lambda uuid: Nvml.open(uuid).temperature_c())"
+    )
+    library = FakeNvml(tmp_path, "crash nvmlDeviceGetTemperature")
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=library.environment, input="", capture_output=True, text=True
+    )
+    assert child.returncode == -11
+    assert "Segmentation fault" in child.stderr
+    assert "in temperature_c" in child.stderr
 
 
-def test_timeline_leaves_out_moments_with_a_hole(install):
-    readings = iter([41, NVMLError(999), 42])
-
-    def temperature(*_):
-        value = next(readings)
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    install(FakePynvml(nvmlDeviceGetTemperature=temperature))
-    gpu = Nvml.open("GPU-1")
-    sampler = Sampler(gpu)
-    samples = tuple(sampler._read() for _ in range(3))
-    record = timeline(gpu, samples, samples[0].at, ())
-    assert record.temperature_c.numpy().tolist() == [41, 42]
-    assert record.power_w.shape == (2,)
-    assert "1 of 3" in record.missing["t_s"]
-
-
-def test_timeline_without_nvml(install):
-    install(ImportError("pynvml"))
-    gpu = Nvml.open("GPU-1")
-    record = timeline(gpu, (), 0.0, ())
-    assert record.power_w is None
-    assert "not installed" in record.missing["power_w"]
-    assert "not installed" in record.missing["power_limit_w"]
+def test_no_library_at_all(tmp_path):
+    (tmp_path / "libnvidia-ml.so.1").write_text("this is no library\n")
+    code = "from profiling.nvml import Nvml; gpu = Nvml.open('GPU-0'); print(gpu.power_w(), gpu.missing['power_w'])"
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={"LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert child.stdout.startswith("None NVIDIA's driver is not installed here"), child.stderr

@@ -20,6 +20,7 @@ from profiling.compiler_process import Answer, CompilerProcess, Question
 from profiling.devices import interpreter_facts
 from profiling.gpu_bench import GpuBench
 from profiling.interpreter_bench import InterpreterBench
+from profiling.measure import ROUNDS, Batch
 from profiling.records import (
     INTERPRETER,
     Accuracy,
@@ -33,7 +34,7 @@ from profiling.records import (
     RunRequest,
     worker_message,
 )
-from tests.fake_pynvml import FakePynvml
+from tests.fake_nvml import FakeNvml
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 120.0
@@ -221,14 +222,14 @@ def test_the_compile_report_comes_from_a_process_without_the_interpreter(living)
 @has_triton
 def test_tiles_that_do_not_fit_the_gpu_are_flagged_and_still_interpreted(living):
     pytest.importorskip("profiling.compile_report")
-    tiles = TileConfig(block_m=128, block_n=512, num_warps=8, num_stages=3)
+    tiles = TileConfig(block_m=16, block_n=64, num_warps=4, num_stages=4)
     wide = request("v2", head_dim=128, tiles=tiles, compile_for=86, probes=("accuracy", "compile"))
     (found,) = results(living.run(wide))
     assert found.accuracy.passed
     assert found.compiled == ()
     (flag,) = found.flags
     assert flag.short == "does not fit sm_86"
-    assert "The largest BLOCK_N that fits is" in flag.sentence
+    assert "The largest BLOCK_N that fits is 32." in flag.sentence
 
 
 def test_an_unknown_gpu_ends_the_worker_with_a_sentence():
@@ -341,15 +342,15 @@ class ListedTimer:
     def estimate_ms(self, run):
         return run()
 
-    def sample_ms(self, run, count):
-        return [run() for _ in range(count)]
+    def batch(self, run, count):
+        return Batch([run() for _ in range(count)])
 
 
 class GpuInMemory(GpuBench):
     """GpuBench with what needs CUDA replaced."""
 
-    def __init__(self, monkeypatch, tmp_path, fake: FakePynvml) -> None:
-        monkeypatch.setattr("profiling.nvml._import_pynvml", lambda: fake)
+    def __init__(self, monkeypatch, tmp_path, *nvml_lines: str) -> None:
+        FakeNvml(tmp_path, "count 2", *nvml_lines).load(monkeypatch)
         monkeypatch.setattr("profiling.gpu_lock.tempfile.gettempdir", lambda: str(tmp_path))
         facts = DeviceFacts(id="GPU-1", kind="gpu", name="NVIDIA H200", capability=90, peak_bf16_tflops=989.5)
         environment = Environment(
@@ -372,7 +373,7 @@ def right_case(index: int, launches, fp8: bool = False) -> Case:
 
 
 def test_gpu_timing_fills_latencies_and_flags(monkeypatch, tmp_path):
-    bench = GpuInMemory(monkeypatch, tmp_path, FakePynvml())
+    bench = GpuInMemory(monkeypatch, tmp_path)
     cases = [right_case(0, lambda: 20.0), right_case(1, lambda: 30.0, fp8=True)]
     said: list[tuple] = []
     bench.time(cases, lambda case: (), lambda *words: said.append(words))
@@ -380,13 +381,15 @@ def test_gpu_timing_fills_latencies_and_flags(monkeypatch, tmp_path):
     assert cases[0].with_prepass is None
     assert cases[1].with_prepass.median_ms == 60.0
     assert [flag.short for flag in cases[0].flags] == [
-        "alone on the GPU", "clock steady 1,980 MHz", "power cap", "L2 flushed", "below physical peak",
+        "alone on the GPU", "clock steady 1,980 MHz", "power cap", "L2 flushed", "launch overhead hidden",
+        "below physical peak",
     ]  # fmt: skip
-    assert [words[2:] for words in said] == [(done, 5) for done in range(6)]
+    assert cases[0].latency.stopped == "quiet"
+    assert [words[2:] for words in said] == [(done, ROUNDS) for done in range(ROUNDS + 1)]
 
 
 def test_a_case_that_fails_while_timed_leaves_the_others_their_rounds(monkeypatch, tmp_path):
-    bench = GpuInMemory(monkeypatch, tmp_path, FakePynvml())
+    bench = GpuInMemory(monkeypatch, tmp_path)
     launches = iter([1.0] * 100)
 
     def runs_out() -> float:
@@ -400,12 +403,11 @@ def test_a_case_that_fails_while_timed_leaves_the_others_their_rounds(monkeypatc
     assert cases[1].error.kind == "out_of_memory"
     assert cases[1].latency is None
     assert cases[0].error is None
-    assert cases[0].latency.n == 25
+    assert cases[0].latency.n == 30
 
 
 def test_impossible_speed_and_another_process_are_flagged(monkeypatch, tmp_path):
-    two = [type("P", (), {"pid": pid}) for pid in (1, 2)]
-    bench = GpuInMemory(monkeypatch, tmp_path, FakePynvml(nvmlDeviceGetComputeRunningProcesses=two))
+    bench = GpuInMemory(monkeypatch, tmp_path, "compute_pids 1,2")
     case = right_case(0, lambda: 1e-9)
     bench.time([case], lambda case: (), lambda *words: None)
     assert {"GPU shared", "implausible"} <= {flag.short for flag in case.flags}

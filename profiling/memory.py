@@ -21,6 +21,7 @@ from profiling.words import bytes_
 if TYPE_CHECKING:
     import torch
 
+    from kernels.kernel import AttentionOutput
     from profiling.nvml import Nvml
     from profiling.sampler import Sampler
 
@@ -47,9 +48,19 @@ class MemoryEstimate:
     flush_bytes: int
 
     @property
+    def added_bytes(self) -> int:
+        """What the call itself allocates."""
+        return self.outputs_bytes + self.copies_bytes + (self.scores_bytes if self.writes_scores else 0)
+
+    @property
+    def launch_bytes(self) -> int:
+        """What must fit for a launch alone, neither checked nor timed."""
+        return self.inputs_bytes + self.quantised_bytes + self.added_bytes
+
+    @property
     def total_bytes(self) -> int:
         """What must fit: the check and the launch do not overlap, the output does with both."""
-        launch = self.copies_bytes + self.flush_bytes + (self.scores_bytes if self.writes_scores else 0)
+        launch = self.added_bytes - self.outputs_bytes + self.flush_bytes
         return self.inputs_bytes + self.outputs_bytes + self.quantised_bytes + max(launch, self.reference_bytes)
 
 
@@ -164,7 +175,9 @@ def free_gpu_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def take(run: Callable[[], object], need: MemoryEstimate, device: torch.device, nvml: Nvml, sampler: Sampler) -> Memory:
+def take(
+    run: Callable[[], AttentionOutput], need: MemoryEstimate, device: torch.device, nvml: Nvml, sampler: Sampler
+) -> Memory:
     """One launch, with torch's allocator and NVML watched. The sampler must be running."""
     import torch
 
@@ -178,7 +191,9 @@ def take(run: Callable[[], object], need: MemoryEstimate, device: torch.device, 
     # torch's allocator gives nothing back by itself: what NVML sees now is what the launch had at its peak.
     at_peak = [value for value in (nvml.memory_used_bytes(), sampler.peak_memory_bytes(begin)) if value is not None]
     peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    out_bytes, lse_bytes = _held_bytes(output.out), _held_bytes(output.lse)
     del output
+    kept = torch.cuda.memory_allocated(device) - allocated
     torch.cuda.empty_cache()
     nvml_after = nvml.memory_used_bytes()
     values = {
@@ -197,15 +212,27 @@ def take(run: Callable[[], object], need: MemoryEstimate, device: torch.device, 
         torch_added_bytes=peak - allocated,
         torch_peak_allocated_bytes=peak,
         torch_peak_reserved_bytes=reserved,
+        out_bytes=out_bytes,
+        lse_bytes=lse_bytes,
+        workspace_bytes=max(0, peak - allocated - out_bytes - lse_bytes),
+        kept_bytes=max(0, kept),
         missing=missing,
         **values,
     )
 
 
+def _held_bytes(tensor: torch.Tensor | None) -> int:
+    """What a returned tensor keeps allocated, which for a view is all that it looks at; 0 where there is none."""
+    return 0 if tensor is None else tensor.untyped_storage().nbytes()
+
+
 def on_cpu(need: MemoryEstimate) -> Memory:
     """The record of an interpreted run: sizes by arithmetic, as nobody counts the CPU's allocations."""
     torch_says, nvml_says = "torch counts allocations on GPUs only", "the interpreter uses no GPU"
-    names = ("torch_added_bytes", "torch_peak_allocated_bytes", "torch_peak_reserved_bytes")
+    names = (
+        "torch_added_bytes", "torch_peak_allocated_bytes", "torch_peak_reserved_bytes",
+        "out_bytes", "lse_bytes", "workspace_bytes", "kept_bytes", "curve",
+    )  # fmt: skip
     nvml_names = ("nvml_used_before_bytes", "nvml_used_peak_bytes", "nvml_used_after_bytes")
     return Memory(
         provenance="interpreted",

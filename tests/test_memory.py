@@ -109,7 +109,7 @@ def test_an_interpreted_run_has_no_readings_and_says_why():
     record = memory.on_cpu(estimate(request("v2", 128, "interpreter")))
     assert record.provenance == "interpreted"
     empty = [name for name, value in record.model_dump().items() if value is None]
-    assert len(empty) == 6
+    assert len(empty) == 11
     assert set(empty) == set(record.missing)
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from profiling import words
 from profiling.comparable import times_of
 from profiling.differences import Row, differences
+from profiling.improvements import labels, of_one_job
+from profiling.kernel_choice import KernelChoice, kernel_choices
 from profiling.records import Measurement
 from profiling.snapshot import AnySnapshot
 from profiling.terminal import BadInput, columns, shown
-from profiling.verdict import Verdict, verdict
+from profiling.verdict import Verdict, verdict, warm_verdict
 
 RULE = (
     "It fails when a version's output in B is wrong, when it failed there, or when its verdict is SLOWER and the near end of "
@@ -29,12 +31,16 @@ _WIDEST_CELL = 60
 
 @dataclass(frozen=True)
 class Pair:
-    """One version in both snapshots: its measurement in A and in B, and the verdict on B against A."""
+    """One version in both snapshots: its measurement in A and in B, and the verdict on B against A.
+
+    warm: the verdict on the warm times, which decides nothing; None unless both have one.
+    """
 
     name: str
     before: Measurement
     after: Measurement
     verdict: Verdict
+    warm: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -80,18 +86,59 @@ def compare(before: AnySnapshot, after: AnySnapshot, version: str | None, pair: 
 
 
 def by_label(snapshot: AnySnapshot) -> dict[str, Measurement]:
-    """The measurements by the name that tells them apart; a second one of a name gets its tiles, or its place, too."""
+    """The measurements by the names that tell them apart, as the pages have them: with format, tiles or place if need be."""
     found: dict[str, Measurement] = {}
-    for place, one in enumerate(snapshot.measurements, 1):
-        names = (one.label, f"{one.label} {one.tiles.title}" if one.tiles else one.label, f"{one.label} ({place})")
-        found[next(shown(name) for name in names if shown(name) not in found)] = one
+    for place, (name, one) in enumerate(zip(labels(snapshot.measurements), snapshot.measurements, strict=True), 1):
+        cleaned = shown(name)
+        found[cleaned if cleaned not in found else f"{cleaned} · {place}"] = one
     return found
 
 
+def within_one_job(measurements: Sequence[Measurement]) -> list[str]:
+    """What one job's versions are against its first timed one, a line each with its word; nothing where fewer were timed."""
+    named = [
+        (shown(name), one)
+        for name, one in zip(labels(measurements), measurements, strict=True)
+        if one.latency is not None and one.latency.provenance == "measured"
+    ]
+    if len(named) < 2:
+        return []
+    (first, before), *others = named
+    rows = [["against " + first, "verdict", "A ÷ B", "interval", ""]]
+    for name, after in others:
+        for found in filter(None, (verdict(before, after, True), warm_verdict(before, after, True))):
+            rows.append([name, found.word or "refused", *_ratio_and_interval(found), shown(found.sentence)])
+    return columns(rows, frozenset({2, 3}))
+
+
 def _named(found: dict[str, Measurement], label: str, side: str) -> Measurement:
-    if label not in found:
-        raise BadInput(f"version = {shown(label)} is not in {side}: it can be {_listed(found)}.")
-    return found[label]
+    """The one of a name, or, as --kernel has it, of a version with settings: 'v2@block_m=64,block_n=64'."""
+    if label in found:
+        return found[label]
+    fitting = _with_settings(found, label) if "@" in label else []
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise BadInput(f"version = {shown(label)} is {len(fitting)} of {side}: it can be {_listed(found)}.")
+    raise BadInput(f"version = {shown(label)} is not in {side}: it can be {_listed(found)}.")
+
+
+def _with_settings(found: dict[str, Measurement], asked: str) -> list[Measurement]:
+    """The measurements of a version that have all the settings asked for."""
+    try:
+        choices = kernel_choices(asked)
+    except ValueError as error:
+        raise BadInput(error) from None
+    if len(choices) > 1:
+        raise BadInput(f"version = {shown(asked)} is not possible: it is one version, with settings after @.")
+    (choice,) = choices
+    return [one for one in found.values() if one.request.kernel == choice.name and _has(one, choice)]
+
+
+def _has(one: Measurement, choice: KernelChoice) -> bool:
+    """Whether a measurement ran with the settings of a choice."""
+    sides = ((one.tiles, choice.tiles), (one.request.precision, choice.precision))
+    return all(getattr(record, name, None) == value for record, asked in sides for name, value in asked.items())
 
 
 def _listed(found: dict[str, Measurement]) -> str:
@@ -99,7 +146,8 @@ def _listed(found: dict[str, Measurement]) -> str:
 
 
 def _judged(name: str, before: AnySnapshot, after: AnySnapshot, ours: Measurement, theirs: Measurement) -> Pair:
-    return Pair(name, ours, theirs, verdict(ours, theirs, same_job=before.id == after.id))
+    together = of_one_job(before, after, ours, theirs)
+    return Pair(name, ours, theirs, verdict(ours, theirs, together), warm_verdict(ours, theirs, together))
 
 
 def failures(comparison: Comparison, limit: Limit | None) -> tuple[str, ...]:
@@ -147,6 +195,7 @@ def report(comparison: Comparison, limit: Limit | None) -> str:
     for pair in comparison.pairs:
         lines += ["", f"{pair.name}: {shown(pair.verdict.sentence)}"]
         lines += [f"    {shown(caution)}" for caution in pair.verdict.cautions if caution not in shared]
+        lines += [f"    {pair.warm.word or 'refused'}: {shown(pair.warm.sentence)}"] if pair.warm is not None else []
     if shared:
         lines += ["", "Of every version:", *(f"    {shown(caution)}" for caution in shared)]
     lines += _differing(comparison)
@@ -208,11 +257,16 @@ def _summary(pairs: Sequence[Pair]) -> list[str]:
     rows = [["version", "verdict", "A ÷ B", "interval", "A", "B", "rests on"]]
     for pair in pairs:
         found = pair.verdict
-        ratio = words.times(found.ratio) if found.ratio is not None else "–"
-        interval = "–" if found.low is None or found.high is None else f"{words.times(found.low)} to {words.times(found.high)}"
         basis = {"interleaved rounds": f"{len(found.rounds)} interleaved rounds", "none": "–"}.get(found.basis, found.basis)
-        rows.append([pair.name, found.word or "refused", ratio, interval, _time(pair.before), _time(pair.after), basis])
+        times = _time(pair.before), _time(pair.after)
+        rows.append([pair.name, found.word or "refused", *_ratio_and_interval(found), *times, basis])
     return columns(rows, frozenset({2, 3, 4, 5}))
+
+
+def _ratio_and_interval(found: Verdict) -> tuple[str, str]:
+    """'1.25×' and '1.24× to 1.25×', a dash for what there is not."""
+    ratio = "–" if found.ratio is None else words.ratio(found.ratio)
+    return ratio, "–" if found.low is None or found.high is None else f"{words.ratio(found.low)} to {words.ratio(found.high)}"
 
 
 def _time(measurement: Measurement) -> str:
@@ -249,9 +303,21 @@ def _side_as_json(snapshot: AnySnapshot) -> dict[str, Any]:
 
 
 def _pair_as_json(pair: Pair, snapshots: tuple[AnySnapshot, AnySnapshot]) -> dict[str, Any]:
-    found = pair.verdict
     return {
         "version": pair.name,
+        **_verdict_as_json(pair.verdict),
+        "warm": None if pair.warm is None else _verdict_as_json(pair.warm),
+        "differences": [
+            {"group": row.group, "field": row.field, "a": row.a_value, "b": row.b_value, "change": row.change}
+            for row in differences(pair.before, pair.after, *snapshots).differing
+        ],
+        "a": _measured_as_json(pair.before),
+        "b": _measured_as_json(pair.after),
+    }
+
+
+def _verdict_as_json(found: Verdict) -> dict[str, Any]:
+    return {
         "word": found.word,
         "ratio": found.ratio,
         "interval": None if found.low is None else [found.low, found.high],
@@ -259,13 +325,7 @@ def _pair_as_json(pair: Pair, snapshots: tuple[AnySnapshot, AnySnapshot]) -> dic
         "sentence": found.sentence,
         "refused": found.refused,
         "cautions": list(found.cautions),
-        "differences": [
-            {"group": row.group, "field": row.field, "a": row.a_value, "b": row.b_value, "change": row.change}
-            for row in differences(pair.before, pair.after, *snapshots).differing
-        ],
         "rounds_ms": [list(one) for one in found.rounds],
-        "a": _measured_as_json(pair.before),
-        "b": _measured_as_json(pair.after),
     }
 
 

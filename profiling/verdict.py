@@ -26,6 +26,7 @@ import numpy as np
 
 from profiling import words
 from profiling.comparable import another_device, cautions, not_comparable, ratio_of_medians
+from profiling.flags import HELD_DOWN
 from profiling.records import Latency, Measurement
 from profiling.student_t import t_quantile
 
@@ -95,6 +96,13 @@ def verdict(before: Measurement, after: Measurement, same_job: bool) -> Verdict:
     if interleaved:
         return _by_rounds(before, after, weakened_by)
     return _by_bands(before, after, (_PARTED if same_job else _TWO_JOBS, *weakened_by))
+
+
+def warm_verdict(before: Measurement, after: Measurement, same_job: bool) -> Verdict | None:
+    """Judge the warm times by the same rules; None unless both have one. Of cold against warm no word is ever given."""
+    if before.warm is None or after.warm is None:
+        return None
+    return verdict(*(one.model_copy(update={"latency": one.warm, "with_prepass": None}) for one in (before, after)), same_job)
 
 
 # The two rules
@@ -177,7 +185,8 @@ def _overlap(ours: Band, theirs: Band) -> float:
 
 
 def _takes(before: Measurement, after: Measurement) -> str:
-    return f"B takes {words.milliseconds(after.latency.median_ms)} where A takes {words.milliseconds(before.latency.median_ms)}"
+    ours, theirs = (words.milliseconds(one.latency.median_ms) for one in (before, after))
+    return f"{'Warm, ' if after.latency.mode == 'warm' else ''}B takes {theirs} where A takes {ours}"
 
 
 def _of_rounds(word: Word, logs: np.ndarray, low: float, high: float) -> str:
@@ -214,7 +223,7 @@ def _what_to_do(word: Word, before: Measurement, after: Measurement, two_jobs: b
         return ""
     if two_jobs and _distinct(before) != _distinct(after):
         return " Time both in one job, where they meet the same clocks round by round."
-    held = any(flag.name == "throttled" for one in (before, after) for flag in one.flags)
+    held = any(flag.name in HELD_DOWN for one in (before, after) for flag in one.flags)
     if held:
         return " Run it again with the clocks locked below the limit that held them down (nvidia-smi --lock-gpu-clocks)."
     return " Run it again with the clocks locked (nvidia-smi --lock-gpu-clocks) and nothing else on the GPU."

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from app import compare_html
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from profiling.improvements import judged_pairs, labels, of_one_job, pairs, since
+from profiling import compare_report
+from profiling.improvements import judged_in_its_job, judged_pairs, labels, of_one_job, pairs, since
 from profiling.records import Measurement
-from profiling.snapshot import Snapshot
+from profiling.snapshot import Snapshot, read
 from tests import records_for_tests as records
 
+GALLERY = Path(__file__).parents[1] / "app" / "gallery"
 SMALL = TileConfig(block_m=64, block_n=64, num_warps=4, num_stages=2)
 HALF = Precision(dtype="fp16")
 
@@ -83,3 +88,21 @@ def test_several_snapshots_are_judged_against_one() -> None:
     baseline, first, second = of(timed("v2", 2.0)), of(timed("v2", 1.0), title="1"), of(timed("v2", 4.0), title="2")
     found = since(baseline, [second, first])
     assert [(one.after_of.title, one.verdict.word) for one in found] == [("1", "FASTER"), ("2", "SLOWER")]
+
+
+def test_the_word_is_one_wherever_it_is_said():
+    """The page and the exported page, the command's table, its JSON, and a run's last lines: of one pair they say one word."""
+    snapshot = read((GALLERY / "01-16k-causal.json").read_bytes())
+    first, *others = snapshot.measurements
+    in_run = compare_report.within_one_job(snapshot.measurements)[1:]
+    for one, line, judged in zip(others, in_run, judged_in_its_job(snapshot, first), strict=True):
+        found = compare_report.compare(snapshot, snapshot, None, (first.label, one.label))
+        (as_json,) = compare_report.as_json(found, None, 0)["versions"]
+        words = {
+            judged.verdict.word,
+            as_json["word"],
+            compare_html.headline(judged.verdict).split()[0],
+            compare_report.report(found, None).splitlines()[4].removeprefix(f"{first.label} → {one.label}").split()[0],
+            line.removeprefix(one.label).split()[0],
+        }
+        assert len(words) == 1, words

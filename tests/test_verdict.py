@@ -18,7 +18,7 @@ from profiling.record_types import Array
 from profiling.records import Flag, Latency, Measurement
 from profiling.snapshot import read
 from profiling.student_t import t_quantile
-from profiling.verdict import Band, Verdict, verdict
+from profiling.verdict import Band, Verdict, verdict, warm_verdict
 from tests import records_for_tests as records
 
 GALLERY = Path(__file__).parents[1] / "app" / "gallery"
@@ -290,6 +290,24 @@ def test_an_interpreters_time_is_no_gpu_time() -> None:
 def test_another_way_of_timing_is_another_quantity() -> None:
     warm = PLAIN.model_copy(update={"latency": PLAIN.latency.model_copy(update={"mode": "wall"})})
     assert verdict(PLAIN, warm, False).refused == "A was timed cold, B wall: these are two quantities."
+
+
+def test_warm_times_are_judged_by_the_same_rules_and_never_against_cold_ones() -> None:
+    """A kernel may be faster from memory and slower from the cache: two quantities, a word each."""
+
+    def with_warm(cold: list[float], warm: list[float], **changes: object) -> Measurement:
+        times = of_rounds(warm).latency.model_copy(update={"mode": "warm", "launches_per_sample": 20})
+        return of_rounds(cold, **changes).model_copy(update={"warm": times})
+
+    before, after = with_warm([2.0] * 5, [1.0] * 5), with_warm([1.0] * 5, [1.5] * 5)
+    cold, warm = verdict(before, after, True), warm_verdict(before, after, True)
+    assert (cold.word, warm.word) == ("FASTER", "SLOWER")
+    assert warm.ratio == pytest.approx(1 / 1.5)
+    assert warm.sentence.startswith("Warm, B takes 1.50 ms where A takes 1.00 ms")
+    assert warm_verdict(before, after, False).basis == "clear gap"
+    assert warm_verdict(before, of_rounds([1.0] * 5), True) is None
+    mixed = verdict(before, after.model_copy(update={"latency": after.warm}), True)
+    assert (mixed.word, mixed.ratio, mixed.refused) == (None, None, "A was timed cold, B warm: these are two quantities.")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pydantic import ValidationError
 
 from app import programs
 from kernels.architecture import Architecture, architecture
-from kernels.problem import AttentionProblem, LoopOrder, Precision, TileConfig
-from kernels.registry import PEERS, VERSIONS, Refused, default_tiles, ours_on, precision_for, refuse
+from kernels.problem import FP8_SCALES, AttentionProblem, LoopOrder, Precision, TileConfig
+from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, ours_on, precision_for, refuse
 from profiling import memory, words
 from profiling.record_types import first_sentence
-from profiling.records import DeviceFacts, RunRequest
+from profiling.records import PROBES, DeviceFacts, Probe, RunRequest
 
 INTERPRETER_LIMIT_S = 20.0
 CAUTIOUS_TILE_MS = 15.0
@@ -38,12 +38,14 @@ _FIELD_OF = {
 class Checked:
     """The form, judged. requests is empty when a field is wrong; errors maps a field to its sentence.
 
-    run_all: the same problem by every version the device can run. needed_bytes: what the run will allocate, modelled.
+    run_all: the same problem by every version the device can run. beside_default: the request with its version's own tiles,
+    then as it is, where they differ: one job, so that they can be judged. needed_bytes: what the run will allocate, modelled.
     expected_s: how long the interpreter will take, None on a GPU.
     """
 
     request: RunRequest | None = None
     run_all: tuple[RunRequest, ...] = ()
+    beside_default: tuple[RunRequest, ...] = ()
     errors: dict[str, str] = field(default_factory=dict)
     cure: TileConfig | None = None
     needed_bytes: int | None = None
@@ -58,6 +60,7 @@ def check(values: dict[str, str | bool], device: DeviceFacts, compile_for: int, 
         arch = target(device, compile_for)
         tiles = _tiles(values, problem, precision, arch)
         request = _request(str(values["kernel"]), problem, precision, tiles, device, compile_for)
+        request = request.model_copy(update={"probes": _probes(values, device)})
         refuse(request.kernel, problem, precision, tiles, arch if device.kind == "gpu" else None)
     except _FieldError as wrong:
         return Checked(errors={wrong.field: wrong.sentence})
@@ -88,10 +91,24 @@ def problem_of(values: dict[str, str | bool]) -> AttentionProblem:
 def fp8_reason(kernel: str, device: DeviceFacts) -> str | None:
     """Why FP8 cannot be chosen, or None where it can."""
     if not VERSIONS[kernel].has_fp8:
-        return f"{kernel} has no FP8: only v3 has it."
+        having = [name for name in OUR_VERSIONS if VERSIONS[name].has_fp8]
+        return f"{kernel} has no FP8: only {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it."
     if device.capability is not None and device.capability < 89:
         return f"sm_{device.capability} has no e4m3 matrix units: they begin with sm_89 (Ada)."
     return None
+
+
+def hadamard_reason(kernel: str) -> str | None:
+    """Why Q and K cannot be turned before they are rounded to FP8, or None where they can."""
+    having = [name for name in OUR_VERSIONS if VERSIONS[name].has_hadamard]
+    return None if kernel in having else f"{kernel} does not turn Q and K: only {' and '.join(having)} can."
+
+
+def scales_of(kernel: str) -> tuple[str, ...]:
+    """Which of FP8_SCALES a version can have; where it is one, there is nothing to choose."""
+    if not VERSIONS[kernel].has_fp8:
+        return FP8_SCALES
+    return tuple(one for one in FP8_SCALES if precision_for(kernel, Precision(fp8=True, fp8_scale=one)).fp8_scale == one)
 
 
 def suggested_tiles(values: dict[str, str | bool], device: DeviceFacts, compile_for: int) -> TileConfig | None:
@@ -150,8 +167,21 @@ def _count(values: dict[str, str | bool], name: str) -> int:
 
 def _precision(values: dict[str, str | bool], device: DeviceFacts) -> Precision:
     """FP8 counts only where it can be chosen: a switch that is out of reach keeps its place, and does nothing."""
-    fp8 = bool(values["fp8"]) and fp8_reason(str(values["kernel"]), device) is None
-    return Precision(dtype=values["dtype"], fp8=fp8, fp8_scale=values["fp8_scale"], smooth_k=bool(values["smooth_k"]))
+    kernel = str(values["kernel"])
+    fp8 = bool(values["fp8"]) and fp8_reason(kernel, device) is None
+    asked = Precision(
+        dtype=values["dtype"],
+        fp8=fp8,
+        fp8_scale=values["fp8_scale"],
+        smooth_k=bool(values["smooth_k"]),
+        hadamard=fp8 and bool(values.get("hadamard", False)) and hadamard_reason(kernel) is None,
+    )
+    return precision_for(kernel, asked)
+
+
+def _probes(values: dict[str, str | bool], device: DeviceFacts) -> tuple[Probe, ...]:
+    """What every run is asked, and energy where the form asks for it and a GPU has a counter."""
+    return (*PROBES, "energy") if device.kind == "gpu" and values.get("energy", False) else PROBES
 
 
 def _loop_order(values: dict[str, str | bool]) -> LoopOrder:
@@ -205,7 +235,8 @@ def _within_limits(request: RunRequest, device: DeviceFacts, arch: Architecture,
     except Refused as error:
         return Checked(errors={"memory": error.sentence}, needed_bytes=needed)
     if device.kind == "gpu":
-        return Checked(request, _every_version(request, device, arch), needed_bytes=needed)
+        both = _beside_default(request, arch)
+        return Checked(request, _every_version(request, device, arch), both, needed_bytes=needed)
     expected_s = interpreter_seconds(request, tile_ms)
     if expected_s > INTERPRETER_LIMIT_S:
         sentence = (
@@ -214,6 +245,14 @@ def _within_limits(request: RunRequest, device: DeviceFacts, arch: Architecture,
         )
         return Checked(errors={"seq_len": sentence}, needed_bytes=needed, expected_s=expected_s)
     return Checked(request, _every_version(request, device, arch), needed_bytes=needed, expected_s=expected_s)
+
+
+def _beside_default(request: RunRequest, arch: Architecture) -> tuple[RunRequest, ...]:
+    """The version's own tiles first: they are what the others are judged against. The loop order is part of them."""
+    suggested = default_tiles(request.kernel, request.problem, request.precision, arch)
+    if suggested is None or request.tiles == suggested:
+        return ()
+    return request.model_copy(update={"tiles": suggested}), request
 
 
 def _every_version(request: RunRequest, device: DeviceFacts, arch: Architecture) -> tuple[RunRequest, ...]:

@@ -10,7 +10,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -19,10 +19,11 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from app import programs, result_facts, schedule_shown
+from app import metric, result_facts, schedule_shown
 from app.csv_text import csv_of, csv_of_rows
 from app.figures import limits, microscope, versions
 from app.figures.style import DARK, LIGHT, Absent, Chart, css_variables
+from app.how_taken import COLUMNS, FACTS
 from app.html_parts import parts
 from app.lanes.export import LANES_SCRIPT, lanes_of
 from app.lanes.files import STYLE as LANES_STYLE
@@ -38,7 +39,9 @@ from profiling.words import escaped
 
 _HERE = Path(__file__).parent
 _OWN_FILES = _HERE / "html_parts"
-_SERIES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c")
+_SERIES = (
+    "power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c", "memory_clock_mhz", "utilisation_percent"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def page_of(snapshot: AnySnapshot) -> bytes:
         "<main>",
         _words(snapshot),
         _controls(snapshot, ran),
+        *(parts.sentence(text, strong=strong) for strong, text in result_facts.verdicts(snapshot.measurements)),
         *(_version(snapshot.measurements, focus, place, charts) for place, focus in enumerate(ran)),
         _tiles(ran),
         _schedule(ran),
@@ -159,17 +163,18 @@ def _version(measurements: Sequence[Measurement], focus: Measurement, place: int
     """All there is to see of one measurement, in the app's order."""
     ran = [one for one in measurements if one.error is None]
     found = result_facts.charts(measurements, focus, LIGHT)
-    slow = [(one.label, reason) for one in measurements for reason in programs.why_slow(one)]
+    numbers = run_metrics.metrics(focus, "file")
     inner = [
-        parts.chips(run_metrics.chips(focus, "file")),
-        parts.metrics(run_metrics.metrics(focus)),
+        parts.chips(run_metrics.chips_above(focus, "file")),
+        parts.metrics(numbers),
+        parts.table(metric.table_of(numbers), "Table: how each number was taken", "behind"),
         charts.row(found.first, "wide") if found.first else _versions_table(measurements),
-        *(parts.sentence(reason, strong=f"Why is {label} slow?") for label, reason in slow),
-        *(charts.row(row, f"of-{a_row}") for row, a_row in _rows(found.rest)),
+        *(parts.sentence(text, strong=strong) for strong, text in result_facts.sentences(measurements, focus)),
+        *(charts.row(found.rest[start : start + 2], "of-2") for start in range(0, len(found.rest), 2)),
         parts.absences(found.absent),
         *_fp8(focus, charts),
         parts.heading(f"About this run of {focus.label}" if len(ran) > 1 else "About this run"),
-        parts.facts(result_facts.facts(focus)),
+        parts.facts(result_facts.facts(focus), FACTS),
     ]
     hidden = "" if place == _first_shown(ran) else " hidden"
     start = f'<section class="version" data-version="{place}" aria-label="{escaped(focus.label)}"{hidden}>'
@@ -188,17 +193,11 @@ def _fp8(focus: Measurement, charts: _Charts) -> Iterator[str]:
     yield parts.sentence(microscope.limit_words(trace.fp8_errors, precision), strong=microscope.LIMIT_TITLE)
 
 
-def _rows(charts: Sequence[Chart]) -> Iterable[tuple[Sequence[Chart], int]]:
-    """Three in a row; four as two rows of two; fewer are as wide as one of two."""
-    a_row = 3 if len(charts) not in (1, 2, 4) else 2
-    return ((charts[start : start + a_row], a_row) for start in range(0, len(charts), a_row))
-
-
 def _versions_table(measurements: Sequence[Measurement]) -> str:
     if len(measurements) < 2:
         return ""
     head = parts.heading(versions.TITLE, result_facts.versions_provenance(measurements))
-    return head + parts.table(versions.table(measurements), f"Table: {versions.TITLE}")
+    return head + parts.table(versions.table(measurements), f"Table: {versions.TITLE}", explained=COLUMNS["versions"])
 
 
 def _tiles(ran: Sequence[Measurement]) -> str:

@@ -5,13 +5,15 @@ Text that comes out of records goes through st.html, escaped: st.markdown would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import streamlit as st
 
+from app import metric
 from app.figures.style import DARK, LIGHT, Absent, Chart, Palette, css_variables
+from app.table_html import table_of
 from profiling.words import escaped
 
 FORM_WIDTH = 292
@@ -32,6 +34,8 @@ _CHIP_ICONS = {
     "pinned": "push_pin",
     "time": "schedule",
 }
+_SIGNS = _CHIP_ICONS | {name: badge.split(":")[1].split("/")[1] for name, badge in BADGES.items()}
+_SIGNS |= {"correct": "check_circle", "refused": "cancel"}
 _CSS = Path(__file__).with_name("look.css")
 
 
@@ -80,18 +84,13 @@ def chips(items: Iterable[tuple[str, str, str]], width: Literal["stretch", "cont
     st.html(f'<ul class="fs-chips">{spans}</ul>', width=width)
 
 
-def metrics(items: Iterable[tuple[str, str, str, str]]) -> None:
-    """(label, value, notes by line, kind) each; kind 'correct' and 'refused' colour the value and give it an icon."""
-    icons = {"correct": "check_circle", "refused": "cancel"}
-    cells = "".join(
-        f'<div><dt>{escaped(label)}</dt><dd class="fs-value fs-{kind}">'
-        + (f'<span class="fs-icon" aria-hidden="true">{icons[kind]}</span>' if kind in icons else "")
-        + f"{escaped(value)}</dd>"
-        + "".join(f'<dd class="fs-note">{escaped(line)}</dd>' for line in notes.splitlines())
-        + "</div>"
-        for label, value, notes, kind in items
-    )
-    st.html(f'<dl class="fs-metrics">{cells}</dl>')
+def metrics(items: Iterable[Sequence[object]]) -> None:
+    """What app.metric.Metric holds, side by side; (label, value, notes by line, kind) where no more is to be said."""
+    st.html(metric.html_of(items, _sign))
+
+
+def _sign(name: str) -> str:
+    return f'<span class="fs-icon" aria-hidden="true">{_SIGNS[name]}</span>'
 
 
 def title(text: str) -> None:
@@ -132,16 +131,10 @@ def warning(text: str) -> None:
     st.html(f'<p class="fs-sentence">{icon}{escaped(text)}</p>')
 
 
-def table(rows: Sequence[dict[str, str]], label: str) -> None:
-    """Rows of words as an HTML table that scrolls when long and can be reached by keyboard."""
-    if not rows:
-        return
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row.values()) + "</tr>" for row in rows)
-    st.html(
-        f'<div class="fs-table" tabindex="0" role="region" aria-label="{escaped(label)}"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+def table(rows: Sequence[dict[str, str]], label: str, explained: Mapping[str, str] | None = None) -> None:
+    """Rows of words as an HTML table that scrolls when long and can be reached by keyboard; see table_html.table_of."""
+    if rows:
+        st.html(table_of(rows, label, explained or {}))
 
 
 def heading(title: str, provenance: str | None = None) -> None:
@@ -159,7 +152,7 @@ def chart(found: Chart, key: str, with_table: bool) -> None:
         st.plotly_chart(found.figure, theme=None, config={"displayModeBar": False}, key=key, alt=found.alt)
         st.html(f'<p class="fs-caption">{escaped(found.caption)}</p>')
         if with_table:
-            table(found.table, f"Table: {found.title}")
+            table(found.table, f"Table: {found.title}", found.explained)
 
 
 def absences(found: Iterable[Absent]) -> None:

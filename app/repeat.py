@@ -72,6 +72,8 @@ def form_values(measurement: Measurement) -> dict[str, str | bool]:
         "fp8": request.precision.fp8,
         "fp8_scale": request.precision.fp8_scale,
         "smooth_k": request.precision.smooth_k,
+        "hadamard": request.precision.hadamard,
+        "energy": "energy" in request.probes,
         "loop_order": tiles.loop_order if tiles is not None else "query",
         **dict(zip(("block_m", "block_n", "num_warps", "num_stages"), map(str, chosen), strict=True)),
     }

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.figures import compiled, launches, memory, timeline, versions
+from app import flag_words, programs
+from app.compare_html import headline, interval
+from app.figures import compiled, launches, memory, roofline, timeline, versions
 from app.figures.style import Absent, Chart, Palette
 from kernels.registry import VERSIONS
 from profiling import words
+from profiling.improvements import labels
 from profiling.own_inputs import inputs_of
 from profiling.records import Measurement, RunRequest
+from profiling.roofline import explained as roofline_words
+from profiling.verdict import Verdict, verdict, warm_verdict
+
+MOST_VERDICTS = 4
+"""More than these make a list, which Compare has."""
 
 
 def title(requests: Sequence[RunRequest]) -> str:
     """What ran: 'FlashAttention v3 · 16,384 tokens · head_dim 128 · causal · bf16', or how many versions did."""
     first = requests[0]
-    what = version_title(first.kernel) if len(requests) == 1 else f"{len(requests)} versions"
+    alike = len({request.kernel for request in requests}) == 1
+    what = version_title(first.kernel) if alike else f"{len(requests)} versions"
+    what += f" with {len(requests)} settings" if alike and len(requests) > 1 else ""
     formats = dict.fromkeys(request.precision.title for request in requests)
     drawn = "" if first.inputs == "normal" else f" · {inputs_of(first)} inputs"
     return f"{what} · {first.problem.title} · {' and '.join(formats)}{drawn}"
@@ -38,9 +48,16 @@ class Charts:
 
 def charts(measurements: Sequence[Measurement], focus: Measurement, palette: Palette) -> Charts:
     """First versions and launches, as there are; then the other charts; then what is absent, and why."""
-    beside = versions.chart(measurements, focus.label, palette)
+    name = next(name for name, one in zip(versions.names_of(measurements), measurements, strict=True) if one is focus)
+    beside = versions.chart(measurements, name, palette)
     every = launches.chart(focus, palette)
-    rest = [memory.chart(focus, palette), timeline.chart(focus, palette), compiled.chart(focus, palette)]
+    others = [one for one in measurements if one is not focus and one.error is None]
+    rest = [
+        roofline.chart([one for one in measurements if one.error is None], focus.label, palette),
+        memory.chart(focus, palette, others),
+        timeline.chart(focus, palette),
+        compiled.chart(focus, palette),
+    ]
     first = (beside, every) if isinstance(beside, Chart) else ()
     if not first:
         rest.insert(0, every)
@@ -50,6 +67,37 @@ def charts(measurements: Sequence[Measurement], focus: Measurement, palette: Pal
         tuple(chart for chart in rest if isinstance(chart, Chart)),
         tuple(chart for chart in missed if isinstance(chart, Absent)),
     )
+
+
+def sentences(measurements: Sequence[Measurement], focus: Measurement) -> list[tuple[str, str]]:
+    """What explains times, as (bold beginning, rest): where the focus stands below its GPU's ceilings, why others are slow."""
+    stands = roofline_words(focus) if focus.error is None else None
+    found = [(f"Where {focus.label} stands:", stands)] if stands is not None else []
+    slow = [
+        (f"Why is {one.label} slow?", f"{reason} Counted from its tiles.")
+        for one in measurements
+        for reason in programs.why_slow(one)
+    ]
+    return found + slow
+
+
+def verdicts(measurements: Sequence[Measurement]) -> Iterator[tuple[str, str]]:
+    """Where a job ran one version with several settings: each against the first, as (bold beginning, rest)."""
+    if len(measurements) < 2 or len({(one.request.kernel, one.request.precision) for one in measurements}) > 1:
+        return
+    first, *others = measurements
+    if len(others) > MOST_VERDICTS:
+        return
+    names = labels(measurements)
+    for name, one in zip(names[1:], others, strict=True):
+        yield _judged(f"{name} (B) against {names[0]} (A)", verdict(first, one, same_job=True))
+        warm = warm_verdict(first, one, same_job=True)
+        if warm is not None and warm.word is not None:
+            yield _judged("With the L2 cache warm", warm)
+
+
+def _judged(whom: str, found: Verdict) -> tuple[str, str]:
+    return f"{whom}: {headline(found)}.", ". ".join(filter(None, (interval(found), found.sentence)))
 
 
 def versions_provenance(measurements: Sequence[Measurement]) -> str:
@@ -75,5 +123,5 @@ def facts(measurement: Measurement) -> list[dict[str, str]]:
     }
     if measurement.first_launch_ms is not None:
         found["first launch, untimed"] = words.milliseconds(measurement.first_launch_ms)
-    flags = [(flag.short, flag.sentence) for flag in measurement.flags]
+    flags = [(flag.short, flag_words.sentence(flag)) for flag in measurement.flags]
     return [{"what": name, "value": value} for name, value in [*found.items(), *flags]]

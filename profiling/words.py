@@ -33,6 +33,11 @@ def milliseconds(value_ms: float) -> str:
     return seconds(value_ms / 1000)
 
 
+def millijoules(value_mj: float) -> str:
+    """An energy in the unit that suits it: '0.812 mJ', '938 mJ', '1.24 J'."""
+    return f"{three_digits(value_mj)} mJ" if value_mj < 999.5 else f"{three_digits(value_mj / 1000)} J"
+
+
 def seconds(value_s: float) -> str:
     """A stretch of time: '0.25 s', '12 s', '3.5 min', '2.1 h'."""
     if value_s < 10:

@@ -62,6 +62,18 @@ def test_rounds_are_drawn_where_their_medians_are() -> None:
     assert low < min(map(min, found.rounds)) < max(map(max, found.rounds)) < high
 
 
+def test_many_rounds_are_drawn_close_together_and_none_is_left_out() -> None:
+    slow, quick = (records.on_gpu(latency=records.latency(ms, rounds=40, a_round=12)) for ms in (2.2, 2.0))
+    found = verdict(slow, quick, True)
+    chart = rounds.chart(slow, quick, found, LIGHT)
+    assert chart.title == rounds.BY_ROUND
+    assert chart.figure.layout.height < 600
+    assert [len(one.x) for one in chart.figure.data[1:]] == [40, 40]
+    assert len(chart.table) == 40
+    numbered = [text for text in notes_of(chart) if text.endswith("×")]
+    assert len(numbered) == len(chart.figure.layout.yaxis.tickvals) == 20
+
+
 def test_an_axis_that_does_not_start_at_0_says_so() -> None:
     near = records.on_gpu("v3", latency=records.latency(2.2))
     zoomed = rounds.chart(V2, near, verdict(V2, near, True), LIGHT)

@@ -108,6 +108,16 @@ def test_what_just_ran_and_is_not_saved_is_compared_with_the_baseline(store: Fak
     assert "FASTER 2.21×" in shown(page)
 
 
+def test_warm_times_have_a_word_of_their_own(store: FakeStore) -> None:
+    cold, warm = records.latency(2.2), records.latency(1.5).model_copy(update={"mode": "warm"})
+    quicker = records.latency(1.2).model_copy(update={"mode": "warm"})
+    before, after = records.on_gpu("v2", latency=cold, warm=warm), records.on_gpu("v3", latency=cold, warm=quicker)
+    kept_id = store.save(Snapshot(title="x", created_at="2026-11-29T13:10:00+00:00", measurements=(before, after)), "me")
+    text = shown(opened(a=kept_id, b=kept_id, va="v2", vb="v3"))
+    assert "With the L2 cache warm: FASTER 1.25×." in text
+    assert ">SAME<" in text
+
+
 # The address
 
 
@@ -257,7 +267,7 @@ def test_labels_say_version_problem_gpu_time_and_id() -> None:
     snapshot = records.recording(kernels=("v3",))
     when = {"2026-11-29T13:10:00+00:00": "29 Nov 13:10"}.__getitem__
     assert label_of(snapshot, snapshot.id, when) == f"v3 · 16k causal · H200 · 29 Nov 13:10 · {snapshot.id[:6]}"
-    assert label_of(records.recording(), "job-1", when, "Here").startswith("Here: 7 versions · 16k causal")
+    assert label_of(records.recording(), "job-1", when, "Here").startswith("Here: 8 versions · 16k causal")
     store = FakeStore()
     store.save(snapshot, "me")
     (row,) = store.search(Query()).rows

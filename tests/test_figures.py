@@ -14,7 +14,8 @@ import pytest
 from app.figures import compiled, launches, limits, memory, timeline, versions
 from app.figures.style import DARK, LIGHT, Absent, Chart, Palette, spread
 from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS
-from profiling.records import JobError
+from profiling.record_types import Array
+from profiling.records import JobError, Latency
 from tests import records_for_tests as records
 
 EVERY = records.recording().measurements
@@ -76,7 +77,7 @@ def test_every_chart_says_how_it_was_taken(palette: Palette) -> None:
 def test_bars_are_the_measured_throughputs_and_peers_are_lines() -> None:
     chart = versions.chart(EVERY, "v3", LIGHT)
     by_kernel = {one.request.kernel: one for one in EVERY}
-    assert list(chart.figure.data[0].x) == pytest.approx([by_kernel[name].tflops for name in ("native", "v1", "v2", "v3")])
+    assert list(chart.figure.data[0].x) == pytest.approx([by_kernel[name].tflops for name in OUR_VERSIONS])
     lines = {shape.x0 for shape in chart.figure.layout.shapes}
     assert lines == {by_kernel[name].tflops for name in by_kernel if VERSIONS[name].is_peer} | {790.0}
     assert "<b>544</b>" in words_in(chart.figure)
@@ -125,11 +126,57 @@ def test_every_launch_is_a_dot_in_its_order() -> None:
     one = records.on_gpu()
     chart = launches.chart(one, LIGHT)
     assert np.array_equal(chart.figure.data[0].y, one.latency.samples_ms.numpy())
-    assert len(chart.table) == one.latency.n == 300
     borders = [shape.x0 for shape in chart.figure.layout.shapes if shape.x0 == shape.x1]
     assert borders == [60.5, 120.5, 180.5, 240.5]
     low, high = chart.figure.layout.yaxis.range
     assert low < one.latency.samples_ms.numpy().min() < one.latency.samples_ms.numpy().max() < high
+    band = next(shape for shape in chart.figure.layout.shapes if shape.type == "rect")
+    assert (band.y0, band.y1) == (one.latency.quantile_ms(0), one.latency.quantile_ms(0.75))
+    rows = {row["round"]: row for row in chart.table}
+    assert [row["n"] for row in chart.table] == ["60"] * 5 + ["300"]
+    assert rows["2"]["median, ms"] == f"{np.median(one.latency.samples_ms.numpy()[60:120]):.4f}"
+    assert rows["all"]["max, ms"] == f"{one.latency.samples_ms.numpy().max():.4f}"
+
+
+def test_however_many_launches_none_is_left_out() -> None:
+    many = records.latency(2.0, rounds=9, a_round=555)
+    drawn = launches.chart(records.on_gpu(latency=many), LIGHT).figure.data[0]
+    assert drawn.mode == "lines"
+    ends = np.reshape(drawn.y, (-1, 3))
+    assert np.array_equal(ends[:, 0], many.samples_ms.numpy())
+    assert np.array_equal(ends[:, 1], many.samples_ms.numpy())
+    assert np.isnan(ends[:, 2]).all(), "dashes are apart"
+    assert np.allclose(np.reshape(drawn.x, (-1, 3))[:, :2].mean(axis=1), np.arange(1, many.n + 1))
+
+
+def test_warm_launches_stand_apart_from_cold_ones() -> None:
+    cold, samples = records.latency(2.0), 1.8 + 0.01 * np.arange(50)
+    warm = Latency(
+        provenance="measured", mode="warm", samples_ms=Array.of(samples), round_of=Array.of(np.repeat(range(5), 10), "<i4"),
+        launches_per_sample=20,
+    )  # fmt: skip
+    chart = launches.chart(records.on_gpu(latency=cold, warm=warm), LIGHT)
+    first, second = chart.figure.data
+    assert np.array_equal(second.y, samples)
+    assert max(first.x) < min(second.x)
+    assert second.marker.symbol == "circle-open"
+    assert "the mean of 20 launches of a CUDA graph" in chart.caption
+    assert [row["cache"] for row in chart.table] == ["cold"] * 6 + ["warm"] * 6
+    assert chart.figure.layout.yaxis.range[0] < samples.min()
+
+
+def test_a_round_that_is_off_is_marked() -> None:
+    steady = records.latency(2.0)
+    samples = steady.samples_ms.numpy().copy()
+    samples[120:180] *= 1.05
+    off = steady.model_copy(update={"samples_ms": Array.of(samples)})
+    chart = launches.chart(records.on_gpu(latency=off), LIGHT)
+    marks = [shape for shape in chart.figure.layout.shapes if shape.line.color == LIGHT.work_lost]
+    assert [(mark.x0, mark.x1) for mark in marks] == [(120.5, 180.5)]
+    assert "Orange: a round" in chart.caption
+    off_by = np.median(samples[120:180]) / off.median_ms - 1
+    assert f"<b>3<br>+{100 * off_by:.0f} %</b>" in words_in(chart.figure)
+    assert not any(one.line.color == LIGHT.work_lost for one in launches.chart(records.on_gpu(), LIGHT).figure.layout.shapes)
 
 
 def test_memory_is_hollow_unless_it_was_measured() -> None:
@@ -174,7 +221,7 @@ def test_a_timeline_without_power_draws_the_other_series() -> None:
     without = one.timeline.model_copy(update={"power_w": None, "missing": {"power_w": "not supported"}})
     chart = timeline.chart(one.model_copy(update={"timeline": without}), LIGHT)
     assert len(chart.figure.data) == 2
-    assert {"what": "power_w", "from": "", "to": "", "reading": "not supported"} in chart.table
+    assert {"what": "Power", "from": "", "to": "", "reading": "n/a: not supported"} in chart.table
     nothing = without.model_copy(update={"sm_clock_mhz": None, "memory_used_bytes": None})
     assert timeline.chart(one.model_copy(update={"timeline": nothing}), LIGHT) == Absent(timeline.TITLE, "not supported.")
 

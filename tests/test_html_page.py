@@ -119,7 +119,8 @@ def test_it_says_what_the_app_says(page: Parsed, snapshot: Snapshot) -> None:
     assert "Saved with FlashScope on 29 Nov 2026, 11:10 UTC; not measured here" in text
     for one in ran_in(snapshot):
         said = [short for _, short, _ in run_metrics.chips(one, "file")]
-        said += [word for label, value, notes, _ in run_metrics.metrics(one) for word in (label, value, *notes.splitlines())]
+        said += [word for it in run_metrics.metrics(one) for word in (it.label, it.value, *it.notes.splitlines())]
+        said += [figure.sentence for it in run_metrics.metrics(one) for figure in it.figures]
         said += [cell for row in result_facts.facts(one) for cell in row.values()]
         assert [word for word in said if word not in text] == []
     failed = snapshot.measurements[-1].error
@@ -171,7 +172,8 @@ def test_every_sample_can_be_taken_out(page: Parsed, snapshot: Snapshot) -> None
     start = snapshot.id[:12]
     assert page.links()[f"{start}-launches.csv"] == samples_csv(snapshot)
     rows = [row.split(",") for row in page.links()[f"{start}-nvml.csv"].splitlines()]
-    assert rows[0] == ["version", "t_s", "power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c"]
+    readings = ["power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c", "memory_clock_mhz", "utilisation_percent"]
+    assert rows[0] == ["version", "t_s", *readings]
     v1 = [row for row in rows if row[0] == "v1"]
     timeline = snapshot.measurements[1].timeline
     assert [float(row[2]) for row in v1] == timeline.power_w.numpy().tolist()
@@ -273,7 +275,7 @@ def test_a_newer_snapshot_shows_what_is_understood() -> None:
     parsed = Parsed(page_of(one))
     assert "1 measurement" in parsed.text()
     assert "correct" in parsed.text()
-    assert len(json.loads(parsed.packed("figures"))["figures"]) == 4
+    assert len(json.loads(parsed.packed("figures"))["figures"]) == 5
     assert read(page_of(one)).id == one.id
 
 

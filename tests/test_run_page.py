@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -12,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from app import state
 from app.views import run_status
 from kernels.problem import Precision
-from profiling.records import JobError, Progress, RunRequest
+from profiling.records import PROBES, JobError, Phase, Progress, RunRequest
 from tests import records_for_tests as records
 from tests.fake_queue import FakeQueue, result_of
 
@@ -103,6 +105,25 @@ def test_run_all_is_one_job_of_every_version(with_gpu: FakeQueue) -> None:
     assert [request.kernel for request in with_gpu.submitted[0]][:4] == ["native", "v1", "v2", "v3"]
 
 
+def test_other_tiles_run_beside_the_default_ones_and_are_judged(with_gpu: FakeQueue) -> None:
+    page = opened(kernel="v2")
+    assert "run_beside" not in {button.key for button in page.button}, "there is nothing to tell apart"
+    page.selectbox(key="block_n").set_value("32").run()
+    page.button(key="run_beside").click().run()
+    first, second = with_gpu.submitted[0]
+    assert (first.kernel, second.kernel, second.tiles.block_n) == ("v2", "v2", 32)
+    assert first.tiles != second.tiles
+    slow, quick = (records.on_gpu("v2", request=one, tiles=one.tiles) for one in (first, second))
+    quick = quick.model_copy(update={"latency": records.latency(2.0)})
+    with_gpu.finish("job1", slow, quick)
+    page.run()
+    text = shown(page)
+    assert "FlashAttention v2 with 2 settings" in text
+    assert f"against v2 · {first.tiles.title} (A): FASTER 1.10×." in text
+    spec = json.loads(page.get("plotly_chart")[0].proto.spec)
+    assert spec["layout"]["yaxis"]["ticktext"] == [f"v2 {one.tiles.block_m}×{one.tiles.block_n}" for one in (first, second)]
+
+
 def test_on_a_gpu_an_untouched_form_starts_with_a_problem_worth_it(with_gpu: FakeQueue) -> None:
     assert opened().selectbox(key="seq_len").value == "16384"
     assert opened(seq_len="512").selectbox(key="seq_len").value == "512"
@@ -160,6 +181,26 @@ def test_fp8_is_disabled_with_the_reason(with_gpu: FakeQueue) -> None:
     assert not next(toggle for toggle in opened(kernel="v3").toggle if toggle.label == "FP8").disabled
 
 
+@pytest.mark.parametrize(("kernel", "turned"), [("v3-hopper", True), ("v2", False)])
+def test_q_and_k_can_be_turned_before_fp8_where_the_version_does_that(with_gpu: FakeQueue, kernel: str, turned: bool) -> None:
+    page = opened(kernel=kernel, head_dim="128", fp8="true", hadamard="true", energy="false")
+    assert next(toggle for toggle in page.toggle if toggle.label == "Hadamard").disabled is not turned
+    page.button(key="run").click().run()
+    (request,) = with_gpu.submitted[0]
+    assert (request.precision.fp8, request.precision.hadamard) == (turned, turned)
+    assert request.precision.fp8_scale == ("block" if turned else "token"), "v3-hopper has no other"
+    assert "energy" not in request.probes
+
+
+def test_energy_is_asked_for_where_there_is_a_counter(with_gpu: FakeQueue) -> None:
+    page = opened()
+    page.button(key="run_all").click().run()
+    assert {request.probes for request in with_gpu.submitted[0]} == {(*PROBES, "energy")}
+    here = opened(device="Interpreter (CPU)", seq_len="256")
+    here.button(key="run").click().run()
+    assert with_gpu.submitted[1][0].probes == PROBES
+
+
 def test_a_waiting_job_says_its_place_and_can_be_cancelled(with_gpu: FakeQueue) -> None:
     request = records.on_gpu().request
     with_gpu.put("old", [request])
@@ -186,7 +227,9 @@ def test_progress_never_goes_back() -> None:
     queue = FakeQueue((records.gpu(),))
     queue.put("j", [records.on_gpu().request])
     shares = []
-    for phase in ("starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace", "schedule"):
+    phases = ("starting", "compile", "inputs", "check", "latency", "memory", "energy", "observe", "trace", "schedule")
+    assert set(phases) == set(get_args(Phase))
+    for phase in phases:
         for done in (0, 1, 2):
             queue.run("j", Progress(job_id="j", phase=phase, text="", done=done, total=2))
             shares.append(run_status._share(queue.view("j")))
@@ -242,10 +285,10 @@ def test_all_charts_of_a_gpu_run_and_their_tables(with_gpu: FakeQueue) -> None:
     with_gpu.put("all", [one.request for one in measurements])
     with_gpu.finish("all", *measurements)
     page = opened(job="all")
-    assert titles_of_charts(page) == 5
+    assert titles_of_charts(page) == 6
     assert "<table>" not in shown(page)
     page.toggle(key="tables").set_value(True).run()
-    assert shown(page).count("<table>") == 6
+    assert shown(page).count("<table>") == 8
 
 
 def test_on_the_interpreter_versions_are_a_table_of_proofs(on_cpu: FakeQueue) -> None:
@@ -297,7 +340,7 @@ def test_the_gallery_lists_and_opens_recordings(gallery: AppTest) -> None:
     gallery.button(key="open one").click().run()
     assert not gallery.exception
     assert "not measured here" in shown(gallery)
-    assert titles_of_charts(gallery) == 5
+    assert titles_of_charts(gallery) == 6
     next(button for button in gallery.button if button.label == "All recordings").click().run()
     assert titles_of_charts(gallery) == 0
 

@@ -262,7 +262,7 @@ def test_open_shows_the_result_and_back_keeps_the_search(queue: FakeQueue, store
     page = snapshots()
     page.text_input(key="find").set_value("alpha").run()
     page.button(key=f"open-{one}").click().run()
-    assert len(page.get("plotly_chart")) == 5
+    assert len(page.get("plotly_chart")) == 6
     assert "saved here · H200" in shown(page)
     assert "not measured here" not in shown(page)
     button(page, "All snapshots").click().run()
@@ -322,7 +322,7 @@ def test_a_file_is_looked_at_before_it_is_kept(queue: FakeQueue, store: FakeStor
     assert "&lt;b&gt;x&lt;/b&gt;.gz" in shown(page)
     assert "not in the store yet" in shown(page)
     assert sent.id in shown(page)
-    assert len(page.get("plotly_chart")) == 5
+    assert len(page.get("plotly_chart")) == 6
     page.button(key="keep").click().run()
     assert store.kept[sent.id].origin == "imported"
     assert link_in(page).endswith(sent.id)

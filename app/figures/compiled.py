@@ -8,6 +8,8 @@ import plotly.graph_objects as go
 
 from app import programs
 from app.figures.style import Absent, Chart, Palette, figure, note
+from app.how_taken import COMPILED_ROWS
+from app.programs import Programs
 from kernels.architecture import architecture
 from profiling import words
 from profiling.records import CompileReport, Measurement
@@ -21,14 +23,24 @@ def chart(measurement: Measurement, palette: Palette) -> Chart | Absent:
     report = programs.main_report(measurement)
     if report is None:
         return Absent(TITLE, _why_not(measurement))
+    return _chart(report, measurement.compiled, programs.of(measurement), palette)
+
+
+def chart_of(report: CompileReport, palette: Palette) -> Chart:
+    """A kernel that was compiled, with no launch in view."""
+    return _chart(report, (report,), None, palette)
+
+
+def _chart(report: CompileReport, reports: Sequence[CompileReport], launch: Programs | None, palette: Palette) -> Chart:
     rows = _rows(report)
     return Chart(
         TITLE,
         _figure(rows, palette),
         "compiled",
-        _caption(measurement, report),
+        _caption(report, launch),
         "; ".join(f"{name} {text}" for name, _, text, _ in rows),
-        _table(measurement.compiled),
+        _table(reports),
+        COMPILED_ROWS,
     )
 
 
@@ -79,7 +91,8 @@ def _figure(rows: list[tuple[str, float, str, bool]], palette: Palette) -> go.Fi
         x=[min(1, share) for _, share, _, _ in rows],
         orientation="h",
         width=0.28,
-        hoverinfo="skip",
+        customdata=[COMPILED_ROWS[name[0].lower() + name[1:]] for name, _, _, _ in rows],
+        hovertemplate="%{customdata}<extra></extra>",
         marker_color=[palette.work_lost if lost else palette.progress for _, _, _, lost in rows],
     )
     for place, (_, _, text, lost) in zip(places, rows, strict=True):
@@ -92,12 +105,11 @@ def _figure(rows: list[tuple[str, float, str, bool]], palette: Palette) -> go.Fi
     return fig
 
 
-def _caption(measurement: Measurement, report: CompileReport) -> str:
+def _caption(report: CompileReport, launch: Programs | None) -> str:
     per_sm = f"{report.programs_per_sm} program{'' if report.programs_per_sm == 1 else 's'}"
     target = f"sm_{report.capability} ({architecture(report.capability).name})"
-    found = programs.of(measurement)
     return f"For {target} by Triton {report.triton_version}; occupancy is computed. Orange: what keeps an SM at {per_sm}." + (
-        f" This launch: {found.sentence}." if found else ""
+        f" This launch: {launch.sentence}." if launch else ""
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from app.figures.style import Absent, Chart, Palette, figure, note, shortened, vertical
+from app.how_taken import COLUMNS
 from kernels.problem import TileConfig
 from profiling import words
 from profiling.records import JobError
@@ -29,6 +30,7 @@ def chart(error: JobError, tiles: TileConfig | None, palette: Palette) -> Chart 
             {"tiles": name, "needs": quantity(value, error.unit), "limit": quantity(error.has, error.unit)}
             for name, value in rows
         ),
+        COLUMNS["limits"],
     )
 
 

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from app.figures import dots
 from app.figures.style import Absent, Chart, Palette, figure, note_of, notes
+from app.how_taken import COLUMNS
 from profiling import words
 from profiling.records import Latency, Measurement
 from profiling.verdict import Band, Verdict
 
 BY_ROUND, BY_LAUNCH = "Median of each round", "Every launch of A and B"
 TOP, BOTTOM, LEFT, RIGHT = 30, 26, 64, 76
-_A_ROUND_PX, _MOST_ROUNDS = 27, 16
+_A_ROUND_PX, _LEAST_ROUND_PX, _TALL_PX, _MOST_ROUNDS = 27, 6, 450, 75
+_LABEL_PX = 16
 _LANE = 0.36
 _FROM_ZERO = 0.2  # of the largest value: dots that lie closer together than this are looked at more closely
 
@@ -51,6 +54,7 @@ def _of_rounds(
             {"round": str(place), "A": _exact(a), "B": _exact(b), "A ÷ B": f"{a / b:.4f}"}
             for place, (a, b) in enumerate(rounds, 1)
         ),
+        COLUMNS["rounds"],
     )
 
 
@@ -61,7 +65,9 @@ def _exact(value_ms: float) -> str:
 def _dumbbells(rounds: Sequence[tuple[float, float]], names: tuple[str, str], palette: Palette) -> go.Figure:
     values = np.array(rounds)
     places = np.arange(len(rounds))
-    fig = figure(palette, TOP + BOTTOM + _A_ROUND_PX * len(rounds), left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM)
+    a_round_px = _round_px(len(rounds))
+    fig = figure(palette, TOP + BOTTOM + round(a_round_px * len(rounds)), left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM)
+    named = list(range(0, len(rounds), math.ceil(_LABEL_PX / a_round_px)))
     lines = np.column_stack([values, np.full(len(rounds), np.nan)]).ravel()
     fig.add_scatter(x=lines, y=np.repeat(places, 3), mode="lines", line={"color": palette.line, "width": 3}, hoverinfo="skip")
     for which, color in enumerate(_colors(palette)):
@@ -69,14 +75,14 @@ def _dumbbells(rounds: Sequence[tuple[float, float]], names: tuple[str, str], pa
             x=values[:, which],
             y=places,
             mode="markers",
-            marker={"size": 11, "color": color},
+            marker={"size": min(11, a_round_px), "color": color},
             customdata=places + 1,
             hovertemplate=f"{'AB'[which]} in round %{{customdata}}: %{{x:.4g}} ms<extra></extra>",
         )
     _time_axis(fig, *_span(values), palette)
-    labels = ["round 1", *(str(place) for place in range(2, len(rounds) + 1))]
-    fig.update_yaxes(tickvals=places, ticktext=labels, range=[len(rounds) - 0.5, -0.5], showgrid=False)
-    notes(fig, [*_heads(values.mean(axis=0), names, palette), *_ratios(rounds, palette)])
+    labels = ["round 1", *(str(place + 1) for place in named[1:])]
+    fig.update_yaxes(tickvals=named, ticktext=labels, range=[len(rounds) - 0.5, -0.5], showgrid=False)
+    notes(fig, [*_heads(values.mean(axis=0), names, palette), *_ratios(rounds, named, palette)])
     return fig
 
 
@@ -104,10 +110,16 @@ def _heads(means: np.ndarray, names: tuple[str, str], palette: Palette) -> list[
     ]
 
 
-def _ratios(rounds: Sequence[tuple[float, float]], palette: Palette) -> list[dict]:
+def _round_px(count: int) -> float:
+    """The height of a round: less where there are many, so that the chart stays on a screen."""
+    return min(_A_ROUND_PX, max(_LEAST_ROUND_PX, _TALL_PX / count))
+
+
+def _ratios(rounds: Sequence[tuple[float, float]], named: Sequence[int], palette: Palette) -> list[dict]:
     place = {"xref": "paper", "xanchor": "right", "xshift": RIGHT - 2}
     head = note_of("A ÷ B", 1, 1, palette.muted, yref="paper", yanchor="bottom", yshift=4, **place)
-    return [head, *(note_of(f"{a / b:.3f}×", 1, row, palette.text, size=13, **place) for row, (a, b) in enumerate(rounds))]
+    ratios = [(row, rounds[row][0] / rounds[row][1]) for row in named]
+    return [head, *(note_of(f"{ratio:.3f}×", 1, row, palette.text, size=13, **place) for row, ratio in ratios)]
 
 
 def _span(values: np.ndarray) -> tuple[float, float]:
@@ -165,7 +177,13 @@ def _of_launches(latencies: tuple[Latency, Latency], names: tuple[str, str], pal
             }
             for side, latency_name, latency, band in zip("AB", names, latencies, bands, strict=True)
         ),
+        COLUMNS["sides"],
     )
+
+
+def _width(samples: Sequence[np.ndarray]) -> float:
+    low, high = _span(np.concatenate(samples))
+    return high - low
 
 
 def _strips(latencies: tuple[Latency, Latency], bands: Sequence[Band], names: tuple[str, str], palette: Palette) -> go.Figure:
@@ -174,13 +192,9 @@ def _strips(latencies: tuple[Latency, Latency], bands: Sequence[Band], names: tu
     for lane, (times, band, color) in enumerate(zip(samples, bands, _colors(palette), strict=True)):
         box = {"x0": band.low_ms, "x1": band.high_ms, "y0": lane - _LANE - 0.06, "y1": lane + _LANE + 0.06}
         fig.add_shape(type="rect", layer="below", fillcolor=palette.track, line={"width": 0}, **box)
-        fig.add_scatter(
-            x=times,
-            y=np.linspace(lane - _LANE, lane + _LANE, len(times)),
-            mode="markers",
-            marker={"size": 4, "color": color, "opacity": 0.62 if len(times) > 60 else 1},
-            hovertemplate=f"{'AB'[lane]}: %{{x:.4g}} ms<extra></extra>",
-        )
+        places = np.linspace(lane - _LANE, lane + _LANE, len(times))
+        hover = f"{'AB'[lane]}, launch %{{customdata}}: %{{x:.4g}} ms<extra></extra>"
+        dots.add(fig, times, places, color, hover, np.arange(1, len(times) + 1), _width(samples))
         line = {"color": palette.text, "width": 1.6}
         fig.add_shape(type="line", x0=band.median_ms, x1=band.median_ms, y0=box["y0"], y1=box["y1"], line=line)
     _time_axis(fig, *_span(np.concatenate(samples)), palette)

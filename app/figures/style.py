@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
@@ -102,7 +103,10 @@ def css_variables(palette: Palette) -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure with what must stand around it. table: the same numbers as rows of words, column name to cell."""
+    """A figure with what must stand around it. table: the same numbers as rows of words, column name to cell.
+
+    explained: how the numbers of a column, by its name, or of a row, by its first cell, were taken: a sentence each.
+    """
 
     title: str
     figure: go.Figure
@@ -110,6 +114,7 @@ class Chart:
     caption: str
     alt: str
     table: tuple[dict[str, str], ...]
+    explained: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.figures.style import Absent, Chart, Palette, figure, note, note_of, notes, shortened
+from app.how_taken import COLUMNS, round_count
 from kernels.registry import PEERS, VERSIONS
 from profiling import words
 from profiling.records import DeviceFacts, Measurement
@@ -34,8 +35,8 @@ class Row:
 
 
 def chart(measurements: Sequence[Measurement], focus: str, palette: Palette) -> Chart | Absent:
-    """The chart of a job's measurements; focus is the label of the one that is set in bold."""
-    rows = [_row(measurement) for measurement in measurements]
+    """The chart of a job's measurements; focus is the name, among names_of, of the one that is set in bold."""
+    rows = _rows(measurements)
     if len(rows) < 2:
         return Absent(TITLE, "only one version ran; “Run all versions” puts native, v1, v2 and v3 side by side.")
     timed = [row for row in rows if row.tflops is not None]
@@ -49,12 +50,13 @@ def chart(measurements: Sequence[Measurement], focus: str, palette: Palette) -> 
         _caption(measurements, _ceiling(device, measurements)),
         "Throughput by version: " + ", ".join(f"{row.label} {words.three_digits(row.tflops)} TFLOP/s" for row in timed),
         table(measurements),
+        COLUMNS["versions"],
     )
 
 
 def table(measurements: Sequence[Measurement]) -> tuple[dict[str, str], ...]:
     """Every version with its proof and its numbers, in words."""
-    rows = [_row(measurement) for measurement in measurements]
+    rows = _rows(measurements)
     native_ms = _native_ms(rows)
     cells = [_cells(measurement, row, native_ms) for measurement, row in zip(measurements, rows, strict=True)]
     used = [name for name in cells[0] if any(row[name] for row in cells)]
@@ -66,7 +68,7 @@ def _native_ms(rows: Sequence[Row]) -> float | None:
 
 
 def _cells(measurement: Measurement, row: Row, native_ms: float | None) -> dict[str, str]:
-    accuracy, latency = measurement.accuracy, measurement.latency
+    accuracy, latency, energy = measurement.accuracy, measurement.latency, measurement.energy
     wall = latency is not None and latency.provenance == "interpreted"
     return {
         "version": row.label,
@@ -75,20 +77,42 @@ def _cells(measurement: Measurement, row: Row, native_ms: float | None) -> dict[
         "rel. error": words.error(accuracy.relative_error) if accuracy and accuracy.relative_error is not None else "",
         "TFLOP/s": words.three_digits(row.tflops) if row.tflops else "",
         "median": words.milliseconds(latency.median_ms) + (" (interpreter)" if wall else "") if latency else "",
-        "p20 to p80": " to ".join(words.milliseconds(latency.quantile_ms(q)) for q in (0.2, 0.8))
+        "min to q3": " to ".join(words.milliseconds(latency.quantile_ms(q)) for q in (0.0, 0.75))
         if latency and latency.n > 1
         else "",
         "n": str(latency.n) if latency else "",
         "vs native": words.times(native_ms / row.median_ms) if row.tflops and native_ms else "",
+        "warm": words.milliseconds(measurement.warm.median_ms) if measurement.warm else "",
+        "energy": words.millijoules(energy.per_launch_mj) if energy and energy.per_launch_mj else "",
     }
 
 
-def _row(measurement: Measurement) -> Row:
-    kernel, label = measurement.request.kernel, measurement.label
+def names_of(measurements: Sequence[Measurement]) -> tuple[str, ...]:
+    """A short name for each: its label, with the tiles where one version ran with several: 'v3 128×64', 'v3 128×64·w4·s3'."""
+    found = []
+    for one in measurements:
+        alike = [other for other in measurements if other.label == one.label]
+        names = [[_spelt(other)[:parts] for other in alike] for parts in range(1, 4)]
+        told_apart = next((parts for parts, spelt in enumerate(names, 1) if len({*map(tuple, spelt)}) == len(alike)), 3)
+        found.append(one.label if len(alike) == 1 else f"{one.label} {'·'.join(_spelt(one)[:told_apart])}".rstrip())
+    return tuple(found)
+
+
+def _spelt(measurement: Measurement) -> list[str]:
+    tiles = measurement.tiles
+    return [] if tiles is None else [f"{tiles.block_m}×{tiles.block_n}", f"w{tiles.num_warps}", f"s{tiles.num_stages}"]
+
+
+def _rows(measurements: Sequence[Measurement]) -> list[Row]:
+    return [_row(measurement, name) for measurement, name in zip(measurements, names_of(measurements), strict=True)]
+
+
+def _row(measurement: Measurement, label: str) -> Row:
+    kernel = measurement.request.kernel
     if measurement.tflops is None:
         return Row(kernel, label, None, (0.0, 0.0), None, _reason(measurement))
     flops, latency = measurement.request.problem.flops, measurement.latency
-    slow, fast = (flops / latency.quantile_ms(q) / 1e9 for q in (0.8, 0.2))
+    slow, fast = (flops / latency.quantile_ms(q) / 1e9 for q in (0.75, 0.0))
     return Row(kernel, label, measurement.tflops, (slow, fast), latency.median_ms, "")
 
 
@@ -117,7 +141,8 @@ def _figure(
     top_value = max([row.tflops or 0 for row in rows] + ([ceiling[0]] if ceiling else []))
     levels = _levels(peers, top_value)
     top = 28 + 15 * max(levels, default=0)
-    left = 52 if max(len(row.label) for row in ours) <= 6 else 94
+    longest = max(len(row.label) for row in ours)
+    left = 52 if longest <= 6 else 94 if longest <= 11 else 122
     fig = figure(palette, max(HEIGHT, top + 26 + ROW * len(ours)), left=left, right=RIGHT, top=top)
     _peer_lines(fig, peers, levels, top_value, palette)
     _bars(fig, ours, palette)
@@ -193,7 +218,18 @@ def _bars(fig: go.Figure, rows: list[Row], palette: Palette) -> None:
 def _numbers(fig: go.Figure, rows: list[Row], native_ms: float | None, focus: str, palette: Palette) -> None:
     right: dict[str, Any] = {"xref": "paper", "xanchor": "right"}
     found = [
-        note_of(name, 1, 1, palette.muted, yref="paper", yanchor="bottom", xshift=RIGHT * share - 2, yshift=2, **right)
+        note_of(
+            name,
+            1,
+            1,
+            palette.muted,
+            yref="paper",
+            yanchor="bottom",
+            xshift=RIGHT * share - 2,
+            yshift=2,
+            hovertext=words.plotly(COLUMNS["versions"][name]),
+            **right,
+        )
         for name, share in _COLUMNS
     ]
     for place, row in enumerate(rows):
@@ -218,8 +254,9 @@ def _axis(fig: go.Figure, top_value: float, ceiling: tuple[float, str] | None, p
         fig.add_shape(
             type="line", x0=value, x1=value, y0=0, y1=1, yref="paper", line={"color": palette.peer, "width": 1.2, "dash": "dot"}
         )
-        labels = {tick: label for tick, label in labels.items() if abs(tick - value) > 0.24 * top_value}
-        labels[value] = f"{value:,.0f} {name}"
+        text = f"{value:,.0f} {name}"
+        room = _CHARACTER_SHARE * (len(text) / 2 + 3) * top_value
+        labels = {tick: label for tick, label in labels.items() if abs(tick - value) > room} | {value: text}
     fig.update_xaxes(range=[0, top_value * 1.04], tickvals=list(labels), ticktext=list(labels.values()))
 
 
@@ -230,13 +267,17 @@ _CEILINGS = {
 }
 
 
+def _from_to(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def _caption(measurements: Sequence[Measurement], ceiling: tuple[float, str] | None) -> str:
     timed = [measurement for measurement in measurements if measurement.tflops is not None]
-    rounds = len(set(timed[0].latency.round_of.numpy().tolist()))
-    counts = sorted({measurement.latency.n for measurement in timed})
-    launches = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    rounds = _from_to([round_count(measurement.latency) for measurement in timed])
+    launches = _from_to([measurement.latency.n for measurement in timed])
     flushed = ", L2 flushed" if timed[0].latency.mode == "cold" else ""
     peers = "Lines: peers in the same job. " if any(one.request.kernel in PEERS for one in timed) else ""
     dotted = f"Dotted: {_CEILINGS[ceiling[1]]}." if ceiling else ""
-    marks = "Bar: median; whisker: p20 to p80."
+    marks = "Bar: median; whisker: fastest launch to third quartile."
     return f"{rounds} interleaved rounds, {launches} launches each{flushed}. {marks} {peers}{dotted}".strip()

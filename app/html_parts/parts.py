@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from app import metric
 from app.figures.style import Absent, Chart, Palette
-from app.views.run_metrics import Chip, Metric
+from app.metric import Chip
+from app.table_html import table_of, title_of
 from profiling.words import escaped
 
 _ICONS = {
@@ -80,27 +82,14 @@ def chips(items: Iterable[Chip]) -> str:
     return f'<ul class="fs-chips">{found}</ul>'
 
 
-def metrics(items: Iterable[Metric]) -> str:
-    """Label, value and notes; the output's value has its colour and sign."""
-    cells = "".join(
-        f'<div><dt>{escaped(label)}</dt><dd class="fs-value fs-{kind}">{icon(kind) if kind else ""}{escaped(value)}</dd>'
-        + "".join(f'<dd class="fs-note">{escaped(line)}</dd>' for line in notes.splitlines())
-        + "</div>"
-        for label, value, notes, kind in items
-    )
-    return f'<dl class="fs-metrics">{cells}</dl>'
+def metrics(items: Iterable[Sequence[object]]) -> str:
+    """Label with its provenance, value, notes, flags, and how the numbers were taken behind the provenance."""
+    return metric.html_of(items, icon)
 
 
-def table(rows: Sequence[dict[str, str]], label: str, kind: str = "") -> str:
-    """Rows of words that scroll when they are many and can be reached by keyboard; kind 'behind' waits for the switch."""
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{escaped(cell)}</td>" for cell in row.values()) + "</tr>" for row in rows)
-    return (
-        f'<div class="fs-table {kind}" tabindex="0" role="region" aria-label="{escaped(label)}"><table><thead><tr>{head}</tr>'
-        f"</thead><tbody>{body}</tbody></table></div>"
-    )
+def table(rows: Sequence[dict[str, str]], label: str, kind: str = "", explained: Mapping[str, str] | None = None) -> str:
+    """Rows of words; kind 'behind' waits for the switch."""
+    return table_of(rows, label, explained or {}, kind) if rows else ""
 
 
 def chart(found: Chart, key: str, least_px: int = 0) -> str:
@@ -114,7 +103,7 @@ def chart(found: Chart, key: str, least_px: int = 0) -> str:
         f'<div class="plot" data-figure="{escaped(key)}" data-least="{least_px}" style="height:{height}px" role="img" '
         f'aria-label="{escaped(found.alt)}"></div>'
         f'<figcaption class="fs-caption">{escaped(found.caption)}</figcaption>'
-        f"{table(found.table, f'Table: {found.title}', 'behind')}</figure>"
+        f"{table(found.table, f'Table: {found.title}', 'behind', found.explained)}</figure>"
     )
 
 
@@ -123,9 +112,12 @@ def absences(found: Iterable[Absent]) -> str:
     return "".join(f'<p class="fs-caption"><strong>{escaped(one.title)}:</strong> {escaped(one.reason)}</p>' for one in found)
 
 
-def facts(rows: Sequence[dict[str, str]]) -> str:
-    """What and its value, in columns where there is room."""
-    cells = "".join(f"<div><dt>{escaped(row['what'])}</dt><dd>{escaped(row['value'])}</dd></div>" for row in rows)
+def facts(rows: Sequence[dict[str, str]], explained: Mapping[str, str]) -> str:
+    """What and its value, in columns where there is room; explained: how a fact was taken, by what it is."""
+    cells = "".join(
+        f"<div><dt{title_of(row['what'], explained)}>{escaped(row['what'])}</dt><dd>{escaped(row['value'])}</dd></div>"
+        for row in rows
+    )
     return f'<dl class="facts">{cells}</dl>'
 
 

@@ -14,7 +14,7 @@ from profiling.comparable import conditions
 from profiling.differences import Differences, as_cells, differences
 from profiling.improvements import judged_pairs, of_one_job
 from profiling.records import Measurement
-from profiling.verdict import Verdict, verdict
+from profiling.verdict import Verdict, verdict, warm_verdict
 
 
 def page() -> None:
@@ -36,7 +36,7 @@ def page() -> None:
     unlike = differences(a.measurement, b.measurement, a.snapshot, b.snapshot)
     _title(bar, chosen, unlike)
     look.chips([*conditions(a.measurement, b.measurement, bool(found.rounds)), *_from_elsewhere(chosen)])
-    _judgement(a.measurement, b.measurement, found)
+    _judgement(a.measurement, b.measurement, found, warm_verdict(a.measurement, b.measurement, one_job))
     _overlay(chosen)
     st.html(compare_html.differences(unlike, found.word))
     compare_list.show(chosen)
@@ -71,11 +71,14 @@ def _from_elsewhere(chosen: Chosen) -> list[tuple[str, str, str]]:
     return [("caution", said, "These numbers were read from a file.")] if said else []
 
 
-def _judgement(before: Measurement, after: Measurement, found: Verdict) -> None:
-    """The verdict, and at its right what it rests on."""
+def _judgement(before: Measurement, after: Measurement, found: Verdict, warm: Verdict | None) -> None:
+    """The verdict, with the L2 cache cold, and at its right what it rests on; then that of the warm times, if there are any."""
     left, right = st.columns([0.37, 0.63], gap="medium")
     with left:
         st.html(compare_html.verdict(found))
+        if warm is not None and warm.word is not None:
+            said = ". ".join(filter(None, (compare_html.interval(warm), warm.sentence)))
+            look.sentence(said, strong=f"With the L2 cache warm: {compare_html.headline(warm)}.")
     with right:
         _chart(rounds.chart(before, after, found, look.palette()), f"{before.started_at} {after.started_at}")
 

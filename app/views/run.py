@@ -8,7 +8,7 @@ from app import look, state
 from app.views import actions, run_form, run_result, run_status, save
 from app.views.run_form import Asked
 from profiling.job_queue import JobView
-from profiling.records import DeviceFacts
+from profiling.records import DeviceFacts, RunRequest
 
 
 def page() -> None:
@@ -25,15 +25,22 @@ def page() -> None:
 
 
 def _start(asked: Asked) -> None:
-    """Queue what a button asked for: one version, or all of them as one job, timed in interleaved rounds."""
-    run = state.asked_to_run() or asked.run
-    requests = asked.checked.run_all if asked.run_all else (asked.checked.request,) if run and asked.checked.request else ()
+    """Queue what a button asked for: one version, or several as one job, timed in interleaved rounds."""
+    requests = _requests(asked, state.asked_to_run() or asked.run)
     if not requests:
         return
     try:
         state.follow(state.job_queue().submit(requests, state.owner()))
     except ValueError as error:
         look.field_error(str(error))
+
+
+def _requests(asked: Asked, run: bool) -> tuple[RunRequest, ...]:
+    if asked.run_all:
+        return asked.checked.run_all
+    if asked.run_beside_default:
+        return asked.checked.beside_default
+    return (asked.checked.request,) if run and asked.checked.request else ()
 
 
 def _right_side(devices: tuple[DeviceFacts, ...]) -> None:

@@ -14,6 +14,8 @@ from kernels.registry import OUR_VERSIONS, VERSIONS
 from profiling import words
 from profiling.records import DeviceFacts
 
+_ENERGY_HELP = "After timing, launches in a row for over a second while NVML's energy counter is read."
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -22,6 +24,7 @@ class Asked:
     checked: Checked
     run: bool
     run_all: bool
+    run_beside_default: bool = False
 
 
 def form(devices: tuple[DeviceFacts, ...]) -> Asked:
@@ -146,12 +149,30 @@ def _switches(values: dict[str, str | bool], device: DeviceFacts | None, errors:
     with left:
         _choice("dtype", "dtype", DTYPES)
     with right:
-        _choice("FP8 scale per", "fp8_scale", FP8_SCALES, disabled=not on)
-    with st.container(horizontal=True, horizontal_alignment="distribute", gap="xsmall"):
-        st.toggle("Causal", value=bool(state.FORM_DEFAULTS["causal"]), key="causal", bind="query-params")
-        st.toggle("FP8", key="fp8", bind="query-params", disabled=reason is not None, help=reason)
-        st.toggle("Smooth K", value=True, key="smooth_k", bind="query-params", disabled=not on)
-    _errors(errors, "fp8", "dtype")
+        scales = form_check.scales_of(str(values["kernel"]))
+        if on and len(scales) == 1:
+            st.selectbox("FP8 scale per", scales, disabled=True, help=f"{values['kernel']} has no other.")
+        else:
+            _choice("FP8 scale per", "fp8_scale", FP8_SCALES, disabled=not on)
+    no_hadamard = form_check.hadamard_reason(str(values["kernel"]))
+    left, right = st.columns(2, gap="small")
+    with left:
+        _toggle("Causal", "causal")
+        _toggle("Smooth K", "smooth_k", disabled=not on, help="FP8: K less its mean over the tokens, which softmax ignores.")
+    with right:
+        _toggle("FP8", "fp8", disabled=reason is not None, help=reason)
+        _toggle(
+            "Hadamard",
+            "hadamard",
+            disabled=not on or no_hadamard is not None,
+            help=no_hadamard or "FP8: turn Q and K by a Hadamard matrix before rounding, which spreads outliers.",
+        )
+    _errors(errors, "fp8", "fp8_scale", "dtype", "hadamard")
+
+
+def _toggle(label: str, name: str, disabled: bool = False, help: str | None = None) -> None:
+    """A switch of the form; its key is its query parameter."""
+    st.toggle(label, value=bool(state.FORM_DEFAULTS[name]), key=name, bind="query-params", disabled=disabled, help=help)
 
 
 def _tile_fields(values: dict[str, str | bool], device: DeviceFacts | None, errors: dict[str, str]) -> None:
@@ -210,6 +231,9 @@ def _device_fields(devices: tuple[DeviceFacts, ...], device: DeviceFacts | None,
             help="The GPU model of the compile report and of the default tiles; on a GPU, that GPU.",
         )
     _errors(errors, "device", "memory")
+    without = device is not None and device.kind != "gpu"
+    why = "A GPU's energy counter is needed: there is none here." if without else _ENERGY_HELP
+    _toggle("Energy per launch", "energy", disabled=without, help=why)
 
 
 def _buttons(checked: Checked, device: DeviceFacts | None) -> Asked:
@@ -225,10 +249,17 @@ def _buttons(checked: Checked, device: DeviceFacts | None) -> Asked:
             key="run",
         )
         run_all = st.button("Run all versions", width="stretch", disabled=not ready, key="run_all")
+    beside = bool(checked.beside_default) and st.button(
+        "Run beside its default tiles",
+        icon=":material/compare_arrows:",
+        width="stretch",
+        key="run_beside",
+        help="Both in one job, launched in turn in the same rounds: with a word on which is faster.",
+    )
     shown = set(state.FORM_DEFAULTS) | {"device", "memory"}
     _errors({name: sentence for name, sentence in checked.errors.items() if name not in shown}, *checked.errors)
     st.caption(_what_run_does(checked, device))
-    return Asked(checked, run and ready, run_all and ready)
+    return Asked(checked, run and ready, run_all and ready, beside and ready)
 
 
 def _what_run_does(checked: Checked, device: DeviceFacts | None) -> str:
@@ -236,8 +267,8 @@ def _what_run_does(checked: Checked, device: DeviceFacts | None) -> str:
         return "Run waits until the devices are known."
     if checked.request is None:
         return "Run waits: a field above needs another value."
-    needs = f"Needs about {words.bytes_(checked.needed_bytes)}."
+    needs = f"Needs about {words.bytes_(checked.needed_bytes)}, computed from the tensors' sizes."
     if device.kind == "interpreter":
         time = words.seconds(checked.expected_s)
         return f"Interprets every tile, about {time}; checks the output; makes the compile report. Gives no GPU time. {needs}"
-    return f"Checks the output against float64, then times launches in interleaved rounds. {needs}"
+    return f"Checks the output against float64, then times launches in interleaved rounds, cold and warm. {needs}"

@@ -1,4 +1,4 @@
-"""The chips and the four numbers at the top of a result, as words. Pure: no Streamlit."""
+"""The chips and the numbers at the top of a result, as words with how each was taken. Pure: no Streamlit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
+from app import flag_words
+from app.how_taken import figure
+from app.metric import Chip, Figure, Metric
 from profiling import plausibility, summary, words
-from profiling.records import Measurement, Memory
-
-Chip = tuple[str, str, str]
-"""(severity, short, sentence)"""
-Metric = tuple[str, str, str, str]
-"""(label, value, notes by line, kind: 'correct', 'refused' or nothing)"""
-
+from profiling.records import Flag, Latency, Measurement, Memory
+from profiling.stop_rule import STOP_WORDS
 
 Origin = Literal["here", "imported", "gallery", "file", "unsaved"]
 """Where measurements come from: this store, the store by import, the gallery, a file that was not kept, this server's queue"""
@@ -22,10 +20,26 @@ _FROM = {"here": "saved here", "imported": "imported", "gallery": "recording", "
 
 def chips(measurement: Measurement, origin: Origin) -> list[Chip]:
     """The device, or where the numbers come from; then what the worker noted, a file's own word on its peak judged again."""
+    return [*_start(measurement, origin), *map(_chip, _flags(measurement, origin))]
+
+
+def chips_above(measurement: Measurement, origin: Origin) -> list[Chip]:
+    """Those of them that stand above the numbers, as they take from none of them."""
+    above = (flag for flag in _flags(measurement, origin) if flag_words.about(flag) is None)
+    return [*_start(measurement, origin), *map(_chip, above)]
+
+
+def _start(measurement: Measurement, origin: Origin) -> list[Chip]:
     device = measurement.environment.device
-    start = [("info", device.short_name, device.name)] if origin == "unsaved" else origin_chips(measurement, origin)
-    flags = measurement.flags if origin in ("unsaved", "here") else plausibility.flags_to_show(measurement)
-    return start + [(flag.severity, flag.short, flag.sentence) for flag in flags]
+    return [("info", device.short_name, device.name)] if origin == "unsaved" else origin_chips(measurement, origin)
+
+
+def _flags(measurement: Measurement, origin: Origin) -> Sequence[Flag]:
+    return measurement.flags if origin in ("unsaved", "here") else plausibility.flags_to_show(measurement)
+
+
+def _chip(flag: Flag) -> Chip:
+    return flag.severity, flag.short, flag_words.sentence(flag)
 
 
 def origin_chips(measurement: Measurement, origin: Origin = "gallery") -> list[Chip]:
@@ -47,73 +61,186 @@ def speeds(measurements: Sequence[Measurement]) -> str:
     return summary.speeds(measurements) or "no GPU time was taken"
 
 
-def metrics(measurement: Measurement) -> list[Metric]:
-    """Output, time, throughput and memory, in this order."""
-    return [_output(measurement), _time(measurement), _throughput(measurement), _memory(measurement)]
+def metrics(measurement: Measurement, origin: Origin = "unsaved") -> list[Metric]:
+    """Output, time cold and warm, throughput, memory and energy, as asked for, each with the flags that take from it."""
+    found = {
+        "output": _output(measurement),
+        "time": _time(measurement),
+        "warm": _warm(measurement),
+        "throughput": _throughput(measurement),
+        "memory": _memory(measurement),
+        "energy": _energy(measurement),
+    }
+    flags = _flags(measurement, origin)
+    return [
+        metric._replace(flags=tuple(_chip(flag) for flag in flags if flag_words.about(flag) == name))
+        for name, metric in found.items()
+        if metric is not None
+    ]
+
+
+class _Figures:
+    """The numbers of one metric, collected while its words are written."""
+
+    def __init__(self, measurement: Measurement, provenance: str) -> None:
+        self._measurement, self._provenance = measurement, provenance
+        self._found: list[Figure] = []
+
+    def __call__(self, name: str, text: str, provenance: str = "") -> str:
+        """A number's own text, its kind noted."""
+        self._found.append(figure(name, text, self._measurement, provenance or self._provenance))
+        return text
+
+    def all(self) -> tuple[Figure, ...]:
+        """In the order in which they were written."""
+        return tuple(self._found)
 
 
 def _output(measurement: Measurement) -> Metric:
     accuracy = measurement.accuracy
     if accuracy is None:
-        return "Output", "–", "not checked", ""
+        return Metric("Output", "–", "not checked")
+    shown = _Figures(measurement, accuracy.provenance)
+    lines = []
     if accuracy.relative_error is None:
-        error = accuracy.missing.get("relative_error", f"{accuracy.non_finite:,} values are not finite")
+        lines.append(f"n/a: {accuracy.missing.get('relative_error', 'values are not finite')}")
+        if accuracy.non_finite:
+            lines.append(f"{shown('non_finite', f'{accuracy.non_finite:,}')} values not finite")
     else:
-        error = f"rel. error {words.error(accuracy.relative_error)} · allowed {words.error(accuracy.allowed_relative_error)}"
+        found = shown("relative_error", words.error(accuracy.relative_error))
+        allowed = shown("allowed_error", words.error(accuracy.allowed_relative_error), "modelled")
+        lines.append(f"rel. error {found} · allowed {allowed}")
         if accuracy.max_abs_error is not None:
-            error += f"\nlargest absolute error {words.error(accuracy.max_abs_error)}"
+            lines.append(f"largest absolute error {shown('largest_error', words.error(accuracy.max_abs_error))}")
         if accuracy.end_to_end_relative_error is not None:
-            error += f"\nwith the inputs' own rounding to FP8 {words.error(accuracy.end_to_end_relative_error)}"
-    rows = (
-        ""
-        if accuracy.rows_checked == accuracy.rows_total
-        else f"\n{accuracy.rows_checked:,} of {accuracy.rows_total:,} rows checked"
-    )
-    return ("Output", "correct", error + rows, "correct") if accuracy.passed else ("Output", "WRONG", error + rows, "refused")
+            whole = shown("end_to_end_error", words.error(accuracy.end_to_end_relative_error))
+            lines.append(f"with the inputs' own rounding to FP8 {whole}")
+    if accuracy.rows_checked != accuracy.rows_total:
+        rows = shown("rows_checked", f"{accuracy.rows_checked:,} of {accuracy.rows_total:,}")
+        lines.append(f"{rows} rows checked")
+    value, kind = ("correct", "correct") if accuracy.passed else ("WRONG", "refused")
+    return Metric("Output", value, "\n".join(lines), kind, shown.all())
 
 
 def _time(measurement: Measurement) -> Metric:
     latency = measurement.latency
     if latency is None:
         wrong = measurement.accuracy is not None and not measurement.accuracy.passed
-        return "Median latency", "–", "a wrong output has no speed" if wrong else "not timed", ""
-    p20, p80 = (words.milliseconds(latency.quantile_ms(q)) for q in (0.2, 0.8))
+        return Metric("Latency, L2 cold", "–", "a wrong output has no speed" if wrong else _why_no_time(measurement))
+    shown = _Figures(measurement, latency.provenance)
     if latency.mode == "wall":
-        return "Wall time", words.milliseconds(latency.median_ms), "interpreter, not GPU time", ""
-    notes = f"p20 {p20} · p80 {p80} · n = {latency.n}"
+        value = shown("wall_time", words.milliseconds(latency.median_ms))
+        return Metric("Wall time", value, "interpreter, not GPU time", figures=shown.all())
+    value = shown("median", words.milliseconds(latency.median_ms))
+    lines = [_interval(latency, shown)]
+    if latency.stopped is not None:
+        noise = "" if latency.noise is None else f"noise {shown('noise', words.percent(latency.noise))} · "
+        lines.append(f"{noise}stopped: {shown('stopped', STOP_WORDS[latency.stopped])}")
+    if latency.exposed:
+        lines.append(f"{shown('exposed', f'{latency.exposed:,}')} launches held up by the host")
     if measurement.with_prepass is not None:
-        notes += f"\nwith the FP8 pre-pass {words.milliseconds(measurement.with_prepass.median_ms)}"
-    return "Median latency", words.milliseconds(latency.median_ms), notes, ""
+        both = shown("prepass_median", words.milliseconds(measurement.with_prepass.median_ms))
+        lines.append(f"with the FP8 pre-pass {both}")
+    return Metric("Latency, L2 cold", value, "\n".join(lines), figures=shown.all())
+
+
+def _why_no_time(measurement: Measurement) -> str:
+    """A time that its own launches contradict is no number: its flags say what was seen."""
+    denied = any(flag.severity == "bad" and flag_words.is_about_time(flag) for flag in measurement.flags)
+    return "contradicted by what was seen" if denied else "not timed"
+
+
+def _interval(latency: Latency, shown: _Figures, kind: str = "") -> str:
+    """'min 1.99 ms · q3 2.23 ms · n = 255'."""
+    fastest = shown(f"{kind}fastest", words.milliseconds(latency.quantile_ms(0.0)))
+    third = shown(f"{kind}third_quartile", words.milliseconds(latency.quantile_ms(0.75)))
+    count = shown(f"{kind}samples" if kind else "launches", f"{latency.n:,}")
+    return f"min {fastest} · q3 {third} · n = {count}"
+
+
+def _warm(measurement: Measurement) -> Metric | None:
+    """None where nobody asked for it: older files know no such time."""
+    label, latency = "Latency, L2 warm", measurement.warm
+    if latency is None:
+        reason = measurement.missing.get("warm")
+        return None if reason is None else Metric(label, "n/a", f"n/a: {reason}")
+    shown = _Figures(measurement, latency.provenance)
+    value = shown("warm_median", words.milliseconds(latency.median_ms))
+    return Metric(label, value, f"{_interval(latency, shown, 'warm_')}\nin a CUDA graph", figures=shown.all())
 
 
 def _throughput(measurement: Measurement) -> Metric:
-    if measurement.tflops is None:
-        why = "no GPU time was taken" if measurement.environment.device.kind == "interpreter" else "nothing was timed"
-        return "Throughput", "–", why, ""
     device = measurement.environment.device
+    if measurement.tflops is None:
+        return Metric("Throughput", "–", "no GPU time was taken" if device.kind == "interpreter" else "nothing was timed")
+    shown = _Figures(measurement, measurement.latency.provenance)
+    value = shown("throughput", f"{words.three_digits(measurement.tflops)} TFLOP/s")
     if measurement.peak_tflops:
-        percent = f"{100 * measurement.tflops / measurement.peak_tflops:.0f} %"
-        share = f"{percent} of {measurement.peak_tflops:,.0f}, the data sheet's dense rate"
+        percent = shown("share_of_peak", f"{100 * measurement.tflops / measurement.peak_tflops:.0f} %")
+        share = f"{percent} of {shown('peak', f'{measurement.peak_tflops:,.0f}', 'modelled')}, the data sheet's dense rate"
     else:
-        share = device.missing.get("peak_bf16_tflops", "this model's peak is not known")
+        share = f"n/a: {device.missing.get('peak_bf16_tflops', 'no data sheet of this model is known')}"
+    lines = [share]
     if measurement.tflops_with_prepass:
-        share += f"\nwith the FP8 pre-pass {words.three_digits(measurement.tflops_with_prepass)}"
-    return "Throughput", f"{words.three_digits(measurement.tflops)} TFLOP/s", share, ""
+        both = shown("throughput_prepass", words.three_digits(measurement.tflops_with_prepass))
+        lines.append(f"with the FP8 pre-pass {both} TFLOP/s")
+    return Metric("Throughput", value, "\n".join(lines), figures=shown.all())
 
 
 def _memory(measurement: Measurement) -> Metric:
     found = measurement.memory
     if found is None:
-        return "Memory it adds", "–", "not observed", ""
-    scores = f"S and P alone: {words.bytes_(found.scores_bytes)} (modelled)"
+        return Metric("Memory it adds", "–", "not observed")
+    shown = _Figures(measurement, found.provenance)
     if found.torch_added_bytes is None:
-        return "Memory it adds", "–", f"{found.missing.get('torch_added_bytes', 'not read')}\n{scores}", ""
-    return "Memory it adds", words.bytes_(found.torch_added_bytes), f"{scores}\n{_nvml(found)}", ""
+        value, lines = "n/a", [f"n/a: {found.missing.get('torch_added_bytes', 'not read')}"]
+    else:
+        value = shown("added_memory", words.bytes_(found.torch_added_bytes))
+        lines = [*_parts(found, shown), *_peaks(found, shown)]
+    scores = shown("scores_memory", words.bytes_(found.scores_bytes), "modelled")
+    return Metric("Memory it adds", value, "\n".join([f"S and P alone: {scores} (modelled)", *lines]), figures=shown.all())
 
 
-def _nvml(found: Memory) -> str:
-    readings = (found.nvml_used_before_bytes, found.nvml_used_peak_bytes, found.nvml_used_after_bytes)
-    if None in readings:
-        return f"NVML: {next((found.missing[name] for name in found.missing if name.startswith('nvml')), 'not read')}"
-    before, peak, after = (words.bytes_(reading) for reading in readings)
-    return f"NVML, whole GPU: {before} before, {peak} peak, {after} after"
+def _parts(found: Memory, shown: _Figures) -> list[str]:
+    """What it consists of, where that was looked at."""
+    if found.out_bytes is None or found.lse_bytes is None or found.workspace_bytes is None:
+        return []
+    outputs = shown("outputs_memory", words.bytes_(found.out_bytes + found.lse_bytes))
+    return [f"output and lse {outputs}, workspace {shown('workspace', words.bytes_(found.workspace_bytes))}"]
+
+
+def _peaks(found: Memory, shown: _Figures) -> list[str]:
+    """Three counts of the same moment, which differ in what they count."""
+    lines = []
+    if found.torch_peak_allocated_bytes is not None and found.torch_peak_reserved_bytes is not None:
+        allocated = shown("torch_allocated", words.bytes_(found.torch_peak_allocated_bytes))
+        reserved = shown("torch_reserved", words.bytes_(found.torch_peak_reserved_bytes))
+        lines.append(f"peak: torch allocated {allocated}, reserved {reserved}")
+    if found.nvml_used_peak_bytes is not None:
+        lines.append(f"NVML used {shown('nvml_peak', words.bytes_(found.nvml_used_peak_bytes))}, whole GPU")
+    else:
+        lines.append(
+            f"NVML used n/a: {next((found.missing[name] for name in found.missing if name.startswith('nvml')), 'not read')}"
+        )
+    return lines
+
+
+def _energy(measurement: Measurement) -> Metric | None:
+    """None where nobody asked for it."""
+    energy, label = measurement.energy, "Energy per launch"
+    if energy is None:
+        reason = measurement.missing.get("energy")
+        return None if reason is None else Metric(label, "n/a", f"n/a: {reason}")
+    if energy.per_launch_mj is None:
+        return Metric(label, "n/a", f"n/a: {energy.missing.get('energy_mj', 'the counter was not read')}")
+    shown = _Figures(measurement, energy.provenance)
+    value = shown("energy", words.millijoules(energy.per_launch_mj))
+    power = shown("mean_power", f"{energy.mean_w:,.0f} W")
+    window, count = shown("energy_window", f"{energy.window_s:.2f} s"), shown("energy_launches", f"{energy.launches:,}")
+    lines = [f"{power} over {window}, {count} launches"]
+    if measurement.tflop_per_joule is not None:
+        lines.append(f"{shown('tflop_per_joule', words.three_digits(measurement.tflop_per_joule))} TFLOP/J")
+    if energy.sampled_mj is not None:
+        off = shown("sampled_energy", words.signed_percent(energy.sampled_mj / energy.energy_mj - 1))
+        lines.append(f"sampled power differs by {off}")
+    return Metric(label, value, "\n".join(lines), figures=shown.all())

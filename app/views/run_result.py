@@ -8,14 +8,16 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from app import look, programs, result_facts, state
+from app import look, metric, result_facts, state
 from app.figures import versions
 from app.figures.style import Absent, Chart
+from app.how_taken import COLUMNS, FACTS
 from app.result_facts import title as title
 from app.result_facts import version_title
 from app.views import run_metrics
 from app.views.run_metrics import Origin
 from kernels.registry import VERSIONS
+from profiling.improvements import labels
 from profiling.records import Measurement
 
 
@@ -23,9 +25,14 @@ def show(measurements: Sequence[Measurement], origin: Origin = "unsaved") -> Non
     """Everything there is to see of a job's measurements; those that failed only say why."""
     ran = [measurement for measurement in measurements if measurement.error is None]
     focus = _details_of(ran) if ran else None
+    for strong, text in result_facts.verdicts(measurements):
+        look.sentence(text, strong=strong)
     if focus is not None:
-        look.chips(run_metrics.chips(focus, origin))
-        look.metrics(run_metrics.metrics(focus))
+        look.chips(run_metrics.chips_above(focus, origin))
+        numbers = run_metrics.metrics(focus, origin)
+        look.metrics(numbers)
+        if state.tables_shown():
+            look.table(metric.table_of(numbers), "Table: how each number was taken")
         _charts(measurements, focus)
     elif measurements:
         look.chips(run_metrics.chips(measurements[0], origin))
@@ -34,7 +41,7 @@ def show(measurements: Sequence[Measurement], origin: Origin = "unsaved") -> Non
             look.sentence(measurement.error.sentence, strong=f"{version_title(measurement.request.kernel)} did not run.")
     if focus is not None and state.tables_shown():
         look.heading("About this run")
-        look.table(result_facts.facts(focus), "Table: about this run")
+        look.table(result_facts.facts(focus), "Table: about this run", FACTS)
 
 
 def clock(moment: str) -> str:
@@ -62,7 +69,7 @@ def _details_of(ran: Sequence[Measurement]) -> Measurement:
     """The measurement whose details are shown: chosen where several ran, at first the form's version."""
     if len(ran) == 1:
         return ran[0]
-    names = _told_apart([measurement.label for measurement in ran])
+    names = labels(ran)
     kernel = str(state.form_values()["kernel"])
     preferred = next((place for place in reversed(range(len(ran))) if ran[place].request.kernel == kernel), len(ran) - 1)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
@@ -84,15 +91,6 @@ def _details_of(ran: Sequence[Measurement]) -> Measurement:
     return ran[names.index(chosen)] if chosen in names else ran[-1]
 
 
-def _told_apart(labels: Sequence[str]) -> list[str]:
-    """The labels, numbered where a file has the same one twice."""
-    found: list[str] = []
-    for label in labels:
-        again = labels[: len(found)].count(label)
-        found.append(f"{label} ({again + 1})" if again else label)
-    return found
-
-
 def _charts(measurements: Sequence[Measurement], focus: Measurement) -> None:
     """First row: versions and launches, as there are; then the other charts side by side; then what is absent, and why."""
     found = result_facts.charts(measurements, focus, look.palette())
@@ -100,25 +98,23 @@ def _charts(measurements: Sequence[Measurement], focus: Measurement) -> None:
         _row(found.first, [0.6, 0.4], focus)
     else:
         _versions_table(measurements)
-    for measurement in measurements:
-        for reason in programs.why_slow(measurement):
-            look.sentence(reason, strong=f"Why is {measurement.label} slow?")
+    for strong, text in result_facts.sentences(measurements, focus):
+        look.sentence(text, strong=strong)
     _grid(found.rest, focus)
     look.absences(found.absent)
 
 
 def _grid(charts: Sequence[Chart], focus: Measurement) -> None:
-    """Three in a row; four as two rows of two."""
-    a_row = 2 if len(charts) == 4 else 3
-    for start in range(0, len(charts), a_row):
-        row = charts[start : start + a_row]
+    """Two in a row: beside the form three would be too narrow."""
+    for start in range(0, len(charts), 2):
+        row = charts[start : start + 2]
         _row(row, [1] * len(row), focus)
 
 
 def _versions_table(measurements: Sequence[Measurement]) -> None:
     if len(measurements) > 1:
         look.heading(versions.TITLE, result_facts.versions_provenance(measurements))
-        look.table(versions.table(measurements), f"Table: {versions.TITLE}")
+        look.table(versions.table(measurements), f"Table: {versions.TITLE}", COLUMNS["versions"])
 
 
 def _row(charts: Sequence[Chart | Absent], shares: Sequence[float], focus: Measurement) -> None:

@@ -23,6 +23,7 @@ _PHASES = {
     "check": "Checking the output",
     "latency": "Timing launches",
     "memory": "Measuring memory",
+    "energy": "Measuring energy",
     "observe": "Observing the GPU",
     "trace": "Tracing tiles",
     "schedule": "Stamping programs",
@@ -80,6 +81,9 @@ def _what_a_gpu_gives() -> None:
         device = recording.measurements[0].environment.device.short_name.split(" · ")[0]
         problem = recording.measurements[0].request.problem.title
         look.sentence(f"{run_metrics.speeds(recording.measurements)}.", strong=f"Recorded on an {device}, {problem}:")
+        look.caption(
+            "Measured: medians of launches in interleaved rounds, L2 flushed, each output checked. The gallery has them."
+        )
 
 
 def _run_tiny() -> None:

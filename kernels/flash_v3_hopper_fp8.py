@@ -122,7 +122,7 @@ def _unpacked(words, P_LAYOUT: gl.constexpr):
 @gluon.jit
 def _produce(q_source, k_source, v_source, facts, shared, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr):
     """Ask the copy engine for every tile's Q, and as stages become free for K and the V of the tile before."""
-    _, work_ptr, _, row_length, _, _, _, _, _, _, _, _ = facts
+    _, work_ptr, _, row_length, _, _ = facts
     q_s, k_s, v_s, _, q_full, full = shared
     THREADS: gl.constexpr = 128 * GROUPS + 32
     K_BYTES: gl.constexpr = k_source.block_type.nbytes
@@ -209,15 +209,15 @@ def _weights(s, factor, m_shifted):
 
 
 @gluon.jit
-def _factors(facts, row_scale, kv_head, first_key, BLOCK_N: gl.constexpr, CHECK: gl.constexpr):
+def _factors(scales, row_scale, kv_head, first_key, BLOCK_N: gl.constexpr, CHECK: gl.constexpr):
     """From S to m's unit, log2: each row's factor in the left and in the right half of a tile, whose K have a scale each."""
-    _, _, _, _, _, _, _, k_scale_ptr, stored_len, _, _, _ = facts
-    scales = k_scale_ptr + kv_head.to(gl.int64) * stored_len + first_key
+    _, k_scale_ptr, stored_len, _, _, _ = scales
+    of_tile_ptr = k_scale_ptr + kv_head.to(gl.int64) * stored_len + first_key
     if CHECK:
-        right = gl.load(scales + BLOCK_N // 2, mask=first_key + BLOCK_N // 2 < stored_len, other=1.0)
+        right = gl.load(of_tile_ptr + BLOCK_N // 2, mask=first_key + BLOCK_N // 2 < stored_len, other=1.0)
     else:
-        right = gl.load(scales + BLOCK_N // 2)
-    return row_scale * gl.load(scales), row_scale * right
+        right = gl.load(of_tile_ptr + BLOCK_N // 2)
+    return row_scale * gl.load(of_tile_ptr), row_scale * right
 
 
 # A consumer
@@ -275,7 +275,7 @@ def _begin(
 
 
 @gluon.jit
-def _step(
+def _step_whole(
     q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM: gl.constexpr,
     GROUP: gl.constexpr, GROUPS: gl.constexpr, P_LAYOUT: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
@@ -308,8 +308,8 @@ def _step_in_chunks(
     q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM: gl.constexpr,
     GROUP: gl.constexpr, GROUPS: gl.constexpr, P_LAYOUT: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """_step where O takes half of the registers: P V 64 channels at a time, then Q Kᵀ; only the other group's products run
-    under the softmax."""
+    """_step_whole where O takes half of the registers: P V 64 channels at a time, then Q Kᵀ; only the other group's products
+    run under the softmax."""
     _wait_stage(full, fill)
     sync(_TURN + GROUP, 256)
     p_0 = _issue_pv(words, v_s, o_zero, fill, DIM, 0, P_LAYOUT)
@@ -341,12 +341,32 @@ def _step_in_chunks(
 
 
 @gluon.jit
+def _step(
+    q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM: gl.constexpr,
+    GROUP: gl.constexpr, GROUPS: gl.constexpr, P_LAYOUT: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
+):  # fmt: skip
+    """The next tile, with O in one piece or in four: (O, m, l, alpha, P)."""
+    if o_zero.shape[1] == DIM:
+        whole, m_i, l_i, alpha, words = _step_whole(
+            q, k_s, v_s, full, s_zero, o_zero, acc[0], m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
+            GROUP, GROUPS, P_LAYOUT, MASKED, TURNS,
+        )  # fmt: skip
+        return (whole,), m_i, l_i, alpha, words
+    else:
+        return _step_in_chunks(
+            q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
+            GROUP, GROUPS, P_LAYOUT, MASKED,
+        )  # fmt: skip
+
+
+@gluon.jit
 def _finish(
-    acc, alpha, words, m_i, l_i, out, facts, v_s, o_zero, o, fill, i, DIM: gl.constexpr, GROUP: gl.constexpr,
+    acc, alpha, words, m_i, l_i, out, facts, scales, v_s, o_zero, o, fill, i, DIM: gl.constexpr, GROUP: gl.constexpr,
     CHUNKS: gl.constexpr, P_LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """The last P V, then out and lse. Its stage is not released here."""
-    lse_ptr, work_ptr, _, row_length, seq_len_q, _, _, _, _, v_scale_ptr, shift_ptr, head_dim = facts
+    lse_ptr, work_ptr, _, row_length, seq_len_q, _ = facts
+    _, _, _, v_scale_ptr, shift_ptr, head_dim = scales
     row_sums = gl.convert_layout(gl.sum(gl.sum(l_i, 2), 1), m_i.type.layout)
     l_safe = gl.where(row_sums == 0.0, 1.0, row_sums)
     head = of_tile(work_ptr, row_length, i, HEAD)
@@ -359,13 +379,13 @@ def _finish(
     gl.store(lse_ptr + places, lse, mask=rows < seq_len_q)
     tma.store_wait(0)
     CHANNELS: gl.constexpr = o_zero.shape[1]
-    scales = v_scale_ptr + of_tile(work_ptr, row_length, i, KV_HEAD) * head_dim
+    of_head_ptr = v_scale_ptr + of_tile(work_ptr, row_length, i, KV_HEAD) * head_dim
     for chunk in gl.static_range(CHUNKS):
         product = _issue_pv(words, v_s, o_zero, fill, DIM, chunk, P_LAYOUT)
         product = warpgroup_mma_wait(0, deps=[product])
         rescaled = scaled_rows(_added(acc[chunk], alpha, product), 1.0 / l_safe)
         channels = chunk * CHANNELS + gl.arange(0, CHANNELS, gl.SliceLayout(0, o_zero.type.layout))
-        scale = gl.load(scales + channels, mask=channels < head_dim, other=1.0)
+        scale = gl.load(of_head_ptr + channels, mask=channels < head_dim, other=1.0)
         o.reshape([64, DIM]).slice(chunk * CHANNELS, CHANNELS, dim=1).store((rescaled * scale[None, :]).to(o.dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(out, [head, first_row, 0], o)
@@ -373,11 +393,11 @@ def _finish(
 
 @gluon.jit
 def _attend(
-    out, facts, shared, q, s_zero, o_zero, i, fill, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr,
+    out, facts, scales, shared, q, s_zero, o_zero, i, fill, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr,
     DIM: gl.constexpr, CAUSAL: gl.constexpr, RAGGED: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """64 rows of this program's i-th tile: attention, out and lse. Returns fill, the stages that there have been."""
-    _, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv, q_scale_ptr, _, _, _, _, _ = facts
+    _, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv = facts
     _, k_s, v_s, o_s, q_full, full = shared
     CHUNKS: gl.constexpr = DIM // o_zero.shape[1]
     THREADS: gl.constexpr = 128 * GROUPS + 32
@@ -389,13 +409,13 @@ def _attend(
     first_key = (num_key_tiles - 1) * BLOCK_N
     rows = of_tile(work_ptr, row_length, i, FIRST_ROW) + GROUP * 64 + gl.arange(0, 64, ROWS)
     places = of_tile(work_ptr, row_length, i, HEAD).to(gl.int64) * seq_len_q + rows
-    row_scale = gl.load(q_scale_ptr + places, mask=rows < seq_len_q, other=1.0) * qk_scale
+    row_scale = gl.load(scales[0] + places, mask=rows < seq_len_q, other=1.0) * qk_scale
     last_seen = gl.full([64], seq_len_kv - 1 - first_key, gl.int32, ROWS)
     if CAUSAL:
         last_seen = gl.minimum(last_seen, rows + (seq_len_kv - seq_len_q - first_key))
     m_i = gl.full([64], -float("inf"), gl.float32, ROWS)
     acc = (o_zero,) if CHUNKS == 1 else (o_zero, o_zero, o_zero, o_zero)
-    factors = _factors(facts, row_scale, kv_head, first_key, BLOCK_N, True)
+    factors = _factors(scales, row_scale, kv_head, first_key, BLOCK_N, True)
     mbarrier.wait(q_full.index(GROUP), i & 1)
     m_i, l_i, alpha, words = _begin(q, k_s, full, s_zero, m_i, last_seen, factors, fill, GROUP, GROUPS, CAUSAL or RAGGED, TURNS)
     fill += 1
@@ -403,48 +423,35 @@ def _attend(
         for _ in range(num_key_tiles - 1 - num_unmasked):
             first_key -= BLOCK_N
             last_seen += BLOCK_N
-            factors = _factors(facts, row_scale, kv_head, first_key, BLOCK_N, False)
-            if CHUNKS == 1:
-                acc_0, m_i, l_i, alpha, words = _step(
-                    q, k_s, v_s, full, s_zero, o_zero, acc[0], m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
-                    GROUP, GROUPS, P_LAYOUT, True, TURNS,
-                )  # fmt: skip
-                acc = (acc_0,)
-            else:
-                acc, m_i, l_i, alpha, words = _step_in_chunks(
-                    q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
-                    GROUP, GROUPS, P_LAYOUT, True,
-                )  # fmt: skip
+            factors = _factors(scales, row_scale, kv_head, first_key, BLOCK_N, False)
+            acc, m_i, l_i, alpha, words = _step(
+                q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
+                GROUP, GROUPS, P_LAYOUT, True, TURNS,
+            )  # fmt: skip
             fill += 1
     for _ in range(num_unmasked):
         first_key -= BLOCK_N
-        factors = _factors(facts, row_scale, kv_head, first_key, BLOCK_N, False)
-        if CHUNKS == 1:
-            acc_0, m_i, l_i, alpha, words = _step(
-                q, k_s, v_s, full, s_zero, o_zero, acc[0], m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
-                GROUP, GROUPS, P_LAYOUT, False, TURNS,
-            )  # fmt: skip
-            acc = (acc_0,)
-        else:
-            acc, m_i, l_i, alpha, words = _step_in_chunks(
-                q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
-                GROUP, GROUPS, P_LAYOUT, False,
-            )  # fmt: skip
+        factors = _factors(scales, row_scale, kv_head, first_key, BLOCK_N, False)
+        acc, m_i, l_i, alpha, words = _step(
+            q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
+            GROUP, GROUPS, P_LAYOUT, False, TURNS,
+        )  # fmt: skip
         fill += 1
     arrive(_Q_FREE, THREADS)
     _wait_stage(full, fill)
-    _finish(acc, alpha, words, m_i, l_i, out, facts, v_s, o_zero, o_s.index(GROUP), fill, i, DIM, GROUP, CHUNKS, P_LAYOUT)
+    o = o_s.index(GROUP)
+    _finish(acc, alpha, words, m_i, l_i, out, facts, scales, v_s, o_zero, o, fill, i, DIM, GROUP, CHUNKS, P_LAYOUT)
     arrive(_FREE + fill % STAGES, THREADS)
     return fill + 1
 
 
 @gluon.jit
 def _consume(
-    out, facts, shared, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr,
+    out, facts, scales, shared, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr,
     CAUSAL: gl.constexpr, RAGGED: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """64 rows of every tile of this program."""
-    _, work_ptr, _, row_length, _, _, _, _, _, _, _, _ = facts
+    _, work_ptr, _, row_length, _, _ = facts
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 32])
     CHANNELS: gl.constexpr = DIM if DIM < 256 else 64
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, CHANNELS, 32])
@@ -456,7 +463,9 @@ def _consume(
         if GROUP == GROUPS - 1:
             arrive(_TURN, 256)
     for i in range(num_tiles(work_ptr, row_length)):
-        fill = _attend(out, facts, shared, q, s_zero, o_zero, i, fill, GROUP, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)
+        fill = _attend(
+            out, facts, scales, shared, q, s_zero, o_zero, i, fill, GROUP, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS
+        )
     tma.store_wait(0)
 
 
@@ -477,16 +486,14 @@ def flash_v3_hopper_fp8_forward(
         mbarrier.init(q_full.index(group), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
-    facts = (
-        lse_ptr, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv,
-        q_scale_ptr, k_scale_ptr, stored_len, v_scale_ptr, shift_ptr, head_dim,
-    )  # fmt: skip
+    facts = (lse_ptr, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv)
+    scales = (q_scale_ptr, k_scale_ptr, stored_len, v_scale_ptr, shift_ptr, head_dim)
     shared = (q_s, k_s, v_s, o_s, q_full, full)
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
-                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
+                (_consume, (out, facts, scales, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
+                (_consume, (out, facts, scales, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
                 (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N)),
             ],
             [4, 1],
@@ -495,9 +502,9 @@ def flash_v3_hopper_fp8_forward(
     else:
         gl.warp_specialize(
             [
-                (_consume, (out, facts, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
-                (_consume, (out, facts, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
-                (_consume, (out, facts, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
+                (_consume, (out, facts, scales, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
+                (_consume, (out, facts, scales, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
+                (_consume, (out, facts, scales, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
                 (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N)),
             ],
             [4, 4, 1],

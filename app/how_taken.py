@@ -271,6 +271,7 @@ COMPILED_ROWS: dict[str, str] = {
     "compiled in": "Wall time for all kernels of the call together; where the cache had them, of reading it.",
     "instructions": "Instructions of the SASS by kind, counted in the disassembly, not in what ran.",
 }
+COMPILED_ALONE = "Wall time for the attention’s kernel alone, while the machine compiled other cells."
 
 TIMELINE_ROWS: dict[str, str] = {
     "Power": "NVML's instant power of the whole card, in W, or its average over a second where it says so.",

@@ -520,9 +520,7 @@ def forward(
     """Attention by FlashAttention v3 on Hopper; see kernels.kernel.Kernel."""
     assert tiles is not None
     if operands.q_scale is not None:
-        if trace is not None or stamps is not None:
-            raise ValueError("neither a trace nor stamps are possible with v3-hopper in FP8: that kernel stores none.")
-        return forward_fp8(operands, problem, tiles, launch)
+        return forward_fp8(operands, problem, tiles, launch, trace, stamps)
     q, k, v = operands.q, operands.k, operands.v
     out = torch.empty_like(q)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)

@@ -11,6 +11,8 @@ K of a tile and V of the tile before it are one stage, as their products are iss
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -45,6 +47,10 @@ from kernels.hopper import (
 from kernels.kernel import AttentionOutput, Launcher, Operands
 from kernels.problem import AttentionProblem, TileConfig
 from kernels.tiles import LN_2, LOG2_E
+
+if TYPE_CHECKING:
+    from kernels.stamps import StampBuffers
+    from kernels.trace import TraceBuffers
 
 # P is at most 1; times 2^8 its small weights stay out of e4m3's subnormals, and 2^8 is below 448.
 P_SHIFT = gl.constexpr(8.0)
@@ -515,8 +521,16 @@ def flash_v3_hopper_fp8_forward(
 # On the host
 
 
-def forward_fp8(operands: Operands, problem: AttentionProblem, tiles: TileConfig, launch: Launcher) -> AttentionOutput:
-    """Attention of e4m3 operands as kernels.quantize makes them with a scale a block of 64 tokens."""
+def forward_fp8(
+    operands: Operands, problem: AttentionProblem, tiles: TileConfig, launch: Launcher,
+    trace: TraceBuffers | None = None, stamps: StampBuffers | None = None,
+) -> AttentionOutput:  # fmt: skip
+    """Attention of e4m3 operands as kernels.quantize makes them with a scale a block of 64 tokens.
+
+    Raises ValueError where a trace or stamps are asked for.
+    """
+    if trace is not None or stamps is not None:
+        raise ValueError("neither a trace nor stamps are possible with v3-hopper in FP8: that kernel stores none.")
     q, k, v = operands.q, operands.k, operands.v
     out = torch.empty(q.shape, dtype=operands.dtype, device=q.device)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.runtime import interpreter
 
@@ -24,8 +25,23 @@ def _mend_interpreted_loop_bounds() -> None:
     interpreter._patch_lang_tensor = patch
 
 
+def _patch_the_language_once_a_launch() -> None:
+    """Triton's interpreter patches triton.language again at every call of a device function: a third of its time."""
+    original = interpreter._patch_lang
+
+    def patch(fn: Any) -> Any:
+        languages = [value for value in fn.__globals__.values() if value is tl or value is tl.core]
+        if languages and not any(tl.core.is_builtin(language.load) for language in languages):
+            return interpreter._LangPatchScope()
+        return original(fn)
+
+    interpreter._patch_lang = patch
+
+
 if triton.__version__.startswith("3.6."):
     _mend_interpreted_loop_bounds()
+if hasattr(interpreter, "_patch_lang") and hasattr(interpreter, "_LangPatchScope"):
+    _patch_the_language_once_a_launch()
 
 
 class Launch:

@@ -19,11 +19,11 @@ from profiling.job_queue import JobQueue
 from profiling.keeping import STORE_HELP, Keeping, KeptAs, Wording, check_file, open_store
 from profiling.record_types import first_sentence
 from profiling.records import DeviceFacts, Measurement, RunRequest
-from profiling.run_options import device_of
+from profiling.run_options import gpu_of
 from profiling.snapshot import MAX_PAGE_BYTES, SUFFIX, AnySnapshot, NotASnapshot, read
 from profiling.suite_table import SuiteTable, suite_table
 from profiling.suites import SUITES, PlannedCell, Suite, chosen, planned, selected, suite, title_of
-from profiling.summary import is_missing_peer, summary
+from profiling.summary import is_missing_peer, is_sound, summary
 from profiling.terminal import BAD_INPUT, INTERRUPTED, NOT_RIGHT, RIGHT, BadInput, complain
 from profiling.whole_file import read_at_most
 
@@ -142,13 +142,8 @@ def _queue() -> Iterator[JobQueue]:
 
 
 def _gpu(asked: str | None, queue: JobQueue) -> DeviceFacts:
-    devices = queue.devices()
-    gpus = [device for device in devices if device.kind == "gpu"]
-    if not gpus:
-        reason = next((device.missing["gpu"] for device in devices if "gpu" in device.missing), "no GPU was found")
-        raise BadInput(f"bench needs a GPU ({reason.rstrip('.')}); --from FOLDER prints the table of a kept run without one.")
     try:
-        return device_of(asked, tuple(gpus))
+        return gpu_of(asked, queue.devices(), "bench", "; --from FOLDER prints the table of a kept run without one")
     except ValueError as error:
         raise BadInput(error) from None
 
@@ -291,8 +286,7 @@ def _finish(options: argparse.Namespace, run: _Run) -> int:
 
 
 def _is_fine(measurement: Measurement) -> bool:
-    wrong = measurement.accuracy is not None and not measurement.accuracy.passed
-    return is_missing_peer(measurement) or (measurement.error is None and not wrong)
+    return is_missing_peer(measurement) or is_sound(measurement)
 
 
 def _say_where(run: _Run) -> None:

@@ -12,19 +12,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from profiling.bench_command import add_bench_command
+from profiling.compare_report import within_one_job
+from profiling.compile_command import add_compile_command
 from profiling.doctor import examine
+from profiling.feasibility_command import add_feasible_command
 from profiling.job_queue import JobQueue, JobView
 from profiling.keeping import Keeping, add_keeping_options
+from profiling.prove_command import add_prove_command
 from profiling.records import Measurement, Progress
 from profiling.run_options import add_run_options, plan
 from profiling.snapshot_commands import add_snapshot_commands
 from profiling.store import StoreProblem
-from profiling.summary import is_missing_peer
+from profiling.summary import is_missing_peer, is_sound
 from profiling.terminal import BAD_INPUT, INTERRUPTED, NOT_RIGHT, RIGHT, BadInput, Parser, complain
 from profiling.text_report import line, table
 
 SECONDS_BETWEEN_LOOKS = 0.2
-EXIT_CODES = "Exit codes: 0 right; 1 a wrong output, a failed job, or slower than allowed; 2 bad input; 130 interrupted."
+EXIT_CODES = (
+    "Exit codes: 0 right; 1 a wrong output, a time that cannot be right, a failed job, or slower than allowed; 2 bad input; "
+    "130 interrupted."
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -67,7 +74,10 @@ def _parser() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
     )
     run.set_defaults(command=_run)
     add_bench_command(commands)
+    add_compile_command(commands)
     add_snapshot_commands(commands)
+    add_prove_command(commands)
+    add_feasible_command(commands)
     doctor = commands.add_parser("doctor", help="say what works on this machine, and how to cure the rest", allow_abbrev=False)
     doctor.set_defaults(command=_doctor)
     return parser, tuple(commands.choices)
@@ -88,6 +98,8 @@ def _run(options: argparse.Namespace) -> int:
             measurements = _measure(options, queue)
         if not options.json:
             print(table(measurements), "", *map(line, measurements), sep="\n", flush=True)
+            if verdicts := within_one_job(measurements):
+                print("", *verdicts, sep="\n", flush=True)
         kept = keeping.keep(measurements)
     if options.json:
         records = [measurement.model_dump(mode="json") for measurement in measurements]
@@ -138,5 +150,4 @@ def _follow(queue: JobQueue, job_id: str) -> JobView:
 
 
 def _exit_code(measurements: tuple[Measurement, ...]) -> int:
-    wrong = any(m.error is not None or (m.accuracy is not None and not m.accuracy.passed) for m in measurements)
-    return NOT_RIGHT if wrong else RIGHT
+    return RIGHT if all(is_sound(measurement) for measurement in measurements) else NOT_RIGHT

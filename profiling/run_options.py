@@ -11,7 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from kernels.architecture import architecture
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.registry import PEERS, VERSIONS, Refused, default_tiles, ours_on, precision_for, refuse, version
+from kernels.registry import PEERS, VERSIONS, Refused, can_be_watched, default_tiles, ours_on, precision_for, refuse, version
+from profiling.kernel_choice import KernelChoice, kernel_choices
 from profiling.own_inputs import MAX_FILE_BYTES, NAMES, from_npy, own_inputs, problem_of
 from profiling.record_types import first_sentence
 from profiling.records import PROBES, DeviceFacts, InputKind, OwnInputs, RunRequest
@@ -35,6 +36,7 @@ EXPLAINED = {
     "fp8": "e4m3 operands with scales, for the versions that have it (no)",
     "fp8_scale": "with --fp8: a scale a token, or a block of 64 tokens (token); fa3 has one a head",
     "smooth_k": "with --fp8: subtract K's mean before it is quantised (yes)",
+    "hadamard": "with --fp8: turn Q and K by one Hadamard matrix before they are quantised (no)",
     "block_m": "queries a tile (the version's default)",
     "block_n": "keys a tile (the version's default)",
     "num_warps": "warps a program (the version's default)",
@@ -70,7 +72,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernel",
         required=True,
-        help=f"{', '.join(VERSIONS)}; several with commas, or all (native to v3, and on a GPU the peers)",
+        help=f"{', '.join(VERSIONS)}; several with commas, or all (native to v3, and on a GPU the peers); with settings of "
+        "its own after @, so that one job compares a version with itself: v2,v2@block_m=64,block_n=64",
     )
     for title, record in GROUPS:
         group = parser.add_argument_group(title)
@@ -84,7 +87,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device", help="interpreter, or a GPU's UUID or its beginning (the first GPU; without one the interpreter)"
     )
-    group.add_argument("--probes", help=f"what to take, with commas; tiles and schedule are two more ({','.join(PROBES)})")
+    group.add_argument(
+        "--probes", help=f"what to take, with commas; tiles, schedule and energy are three more ({','.join(PROBES)})"
+    )
     for name in ("compile_for", "seed", *(f"trace_{field}" for field in TraceChoice.model_fields)):
         _add_field(group, name, int)
     _add_field(group, "inputs", InputKind)
@@ -127,6 +132,15 @@ def device_of(asked: str | None, devices: tuple[DeviceFacts, ...]) -> DeviceFact
     if len(found) != 1:
         raise ValueError(f"device = {asked} is not possible: it can be {' or '.join(device.id for device in devices)}.")
     return found[0]
+
+
+def gpu_of(asked: str | None, devices: tuple[DeviceFacts, ...], command: str, otherwise: str = "") -> DeviceFacts:
+    """The GPU of an id or its beginning; None is the first. Raises ValueError where there is none: command needs one."""
+    gpus = tuple(device for device in devices if device.kind == "gpu")
+    if not gpus:
+        reason = next((device.missing["gpu"] for device in devices if "gpu" in device.missing), "no GPU was found")
+        raise ValueError(f"{command} needs a GPU ({reason.rstrip('.')}){otherwise}.")
+    return device_of(asked, gpus)
 
 
 def _given(options: argparse.Namespace, record: type[BaseModel]) -> dict[str, Any]:
@@ -173,7 +187,8 @@ def _same_problem(options: argparse.Namespace, problem: AttentionProblem) -> Att
 
 
 def _requests(options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts, own: OwnInputs | None) -> Plan:
-    names, every = _names(options.kernel, device), options.kernel == "all"
+    choices, every = _choices(options.kernel, device), options.kernel == "all"
+    names = tuple(dict.fromkeys(choice.name for choice in choices))
     _require_someone_has("fp8", options.fp8, [name for name in names if version(name).has_fp8], names)
     _require_someone_has(
         "loop_order", options.loop_order == "key", [name for name in names if version(name).has_loop_order], names
@@ -184,16 +199,18 @@ def _requests(options: argparse.Namespace, problem: AttentionProblem, device: De
     tile_option = next(iter(_given(options, TileConfig)), None)
     _require_probe_of(options)
     probes = _probes(options)
-    watched = [name for name in names if version(name).has_trace]
+    watched = [name for name in names if can_be_watched(name, options.fp8)]
     _require_someone_has("probes tiles", "tiles" in probes, watched, names)
     _require_someone_has("probes schedule", "schedule" in probes, watched, names)
     if "schedule" in probes and device.kind == "interpreter":
         raise ValueError("--probes schedule is not possible in the interpreter: only a GPU has SMs and a clock to read.")
+    if "energy" in probes and device.kind == "interpreter":
+        raise ValueError("--probes energy is not possible in the interpreter: only a GPU has a counter of it.")
     _require_someone_has(tile_option, tile_option is not None, [name for name in names if version(name).has_tiles], names)
     requests, left_out = [], []
-    for name in names:
+    for choice in choices:
         try:
-            requests.append(_request(name, options, problem, device, own))
+            requests.append(_request(choice, options, problem, device, own))
         except Refused as refused:
             if not every:
                 raise
@@ -219,11 +236,11 @@ def _require_probe_of(options: argparse.Namespace) -> None:
         raise ValueError(f"--trace-{given.replace('_', '-')} is not possible without --probes tiles.")
 
 
-def _names(asked: str, device: DeviceFacts) -> tuple[str, ...]:
-    if asked == "all":
-        return ours_on(architecture(device.capability)) + PEERS if device.kind == "gpu" else ours_on(None)
-    names = tuple(version(name.strip()).name for name in asked.split(","))
-    return tuple(dict.fromkeys(names))
+def _choices(asked: str, device: DeviceFacts) -> tuple[KernelChoice, ...]:
+    if asked != "all":
+        return kernel_choices(asked)
+    names = ours_on(architecture(device.capability)) + PEERS if device.kind == "gpu" else ours_on(None)
+    return tuple(map(KernelChoice, names))
 
 
 def _require_someone_has(option: str | None, asked: bool | None, having: list[str], names: tuple[str, ...]) -> None:
@@ -233,9 +250,12 @@ def _require_someone_has(option: str | None, asked: bool | None, having: list[st
 
 
 def _request(
-    name: str, options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts, own: OwnInputs | None
+    choice: KernelChoice, options: argparse.Namespace, problem: AttentionProblem, device: DeviceFacts, own: OwnInputs | None
 ) -> RunRequest:
-    precision = precision_for(name, Precision(**_given(options, Precision)))
+    name = choice.name
+    asked = Precision(**{**_given(options, Precision), **choice.precision})
+    # What is asked of this version alone is refused where it cannot be; what is asked of all reaches those that have it.
+    precision = asked if choice.precision.get("fp8") and not version(name).has_fp8 else precision_for(name, asked)
     compile_for = options.compile_for
     if device.kind == "interpreter" and compile_for is None:
         compile_for = COMPILE_FOR_WITHOUT_GPU
@@ -246,14 +266,16 @@ def _request(
         given.pop("loop_order", None)
     if not version(name).has_block_order:
         given = {key: value for key, value in given.items() if key not in ("block_order", "num_programs")}
+    given = {**given, **choice.tiles}
     tiles = default_tiles(name, problem, precision, arch, given.get("loop_order", "query")) if arch is not None else None
     if tiles is not None:
         tiles = TileConfig(**{**tiles.model_dump(), **given})
     refuse(name, problem, precision, tiles, arch if device.kind == "gpu" else None)
     probes, trace = _probes(options), _trace(options)
-    if "tiles" in probes and version(name).has_trace and tiles is not None:
+    is_watched = can_be_watched(name, precision.fp8) and tiles is not None
+    if "tiles" in probes and is_watched:
         require_choice(trace, problem, tiles)
-    if "schedule" in probes and version(name).has_trace and tiles is not None:
+    if "schedule" in probes and is_watched:
         require_possible(problem, tiles)
     return RunRequest(
         kernel=name,

@@ -139,7 +139,10 @@ def _add_compare(commands: argparse._SubParsersAction) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--version", metavar="LABEL", help="compare this version alone, named as the table names it")
     which.add_argument(
-        "--versions", nargs=2, metavar=("LABEL_A", "LABEL_B"), help="compare this version of A with that version of B"
+        "--versions",
+        nargs=2,
+        metavar=("LABEL_A", "LABEL_B"),
+        help="compare this version of A with that version of B; v2@block_m=64 where there are several",
     )
     parser.add_argument(
         "--fail-if-slower", type=_share, metavar="5%", help="for CI: end with 1 when a version in B is slower by more than this"

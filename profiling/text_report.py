@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kernels.problem import AttentionProblem
+from profiling.improvements import labels
 from profiling.own_inputs import inputs_of
 from profiling.records import Accuracy, Latency, Measurement, RunRequest
+from profiling.roofline import standing
 from profiling.schedule_facts import ScheduleFacts, facts_of, overhead_share, sentences, time_of
+from profiling.stop_rule import STOP_WORDS
 from profiling.terminal import columns, shown
 from profiling.timetable import Timetable
 from profiling.trace_record import TileTrace
-from profiling.words import LEAST_IN_MS, bytes_, error, milliseconds, percent, signed_percent, three_digits
+from profiling.words import LEAST_IN_MS, bytes_, error, millijoules, milliseconds, percent, signed_percent, three_digits
 
 Cell = tuple[str, str] | None
 """A text and its provenance; None where there is nothing to say."""
@@ -19,7 +22,7 @@ Cell = tuple[str, str] | None
 
 def table(measurements: tuple[Measurement, ...]) -> str:
     """What was run, a row a quantity, and a sentence for each error and each flag that asks for caution."""
-    first = measurements[0]
+    first, names = measurements[0], labels(measurements)
     problem, environment = first.request.problem, first.environment
     triton = environment.triton_version or "not installed"
     drawn = _inputs(first.request) + ([f"seed {first.request.seed}"] if first.request.own is None else [])
@@ -27,11 +30,9 @@ def table(measurements: tuple[Measurement, ...]) -> str:
         " · ".join([problem.title, f"batch {problem.batch}", _heads(problem), *drawn]),
         f"{environment.device.short_name} · torch {environment.torch_version} · Triton {triton}",
         "",
-        *columns(
-            [["", *(m.label for m in measurements), ""], *_rows(measurements)], frozenset(range(1, len(measurements) + 1))
-        ),
+        *columns([["", *names, ""], *_rows(measurements)], frozenset(range(1, len(measurements) + 1))),
     ]
-    notes = [note for measurement in measurements for note in _notes(measurement)]
+    notes = [note for name, one in zip(names, measurements, strict=True) for note in _notes(name, one)]
     return "\n".join(lines + ([""] if notes else []) + notes)
 
 
@@ -40,6 +41,7 @@ def line(measurement: Measurement) -> str:
     problem, environment = measurement.request.problem, measurement.environment
     parts = [measurement.label, problem.title, *([f"batch {problem.batch}"] if problem.batch > 1 else [])]
     parts += [_heads(problem), measurement.request.precision.title, *_inputs(measurement.request)]
+    parts += [measurement.tiles.title] if measurement.tiles is not None else []
     parts += [environment.device.short_name.split(" · ")[0], *_outcome(measurement), f"torch {environment.torch_version}"]
     if environment.triton_version is not None:
         parts.append(f"Triton {environment.triton_version}")
@@ -104,12 +106,15 @@ def _rows(measurements: tuple[Measurement, ...]) -> Iterable[list[str]]:
             yield [label, *("–" if cell is None else cell[0] for cell in cells), ", ".join(words)]
 
 
-def _notes(measurement: Measurement) -> Iterable[str]:
-    name = measurement.label
+def _notes(name: str, measurement: Measurement) -> Iterable[str]:
     if measurement.error is not None:
         yield f"{name}: {measurement.error.sentence}"
         if measurement.error.cure is not None:
             yield f"{name}: {measurement.error.cure.title} works."
+    if "warm" in measurement.missing:
+        yield f"{name}: there is no warm time: {measurement.missing['warm']}"
+    if measurement.energy is not None and "energy_mj" in measurement.energy.missing:
+        yield f"{name}: the energy is n/a: {measurement.energy.missing['energy_mj']}."
     if measurement.schedule is not None:
         yield f"{name}: {sentences(_facts(measurement))[0]}"
     if measurement.tiles_trace is not None:
@@ -169,6 +174,22 @@ def _latency_word(m: Measurement) -> str:
     return "measured, L2 flushed" if m.latency.provenance == "measured" else "interpreted: no GPU time"
 
 
+def _noise(latency: Latency | None) -> Cell:
+    if latency is None or latency.noise is None:
+        return None
+    return percent(latency.noise), "standard deviation over mean"
+
+
+def _stopped(latency: Latency | None) -> Cell:
+    if latency is None or latency.stopped is None:
+        return None
+    return latency.stopped, f"{latency.stopped}: {STOP_WORDS[latency.stopped]}"
+
+
+def _warm(m: Measurement) -> Cell:
+    return (f"{three_digits(m.warm.median_ms)} ms", "measured, CUDA graph, cache warm") if m.warm else None
+
+
 def _speed(m: Measurement) -> Cell:
     return (f"{three_digits(m.tflops)} TFLOP/s", "measured") if m.tflops is not None else None
 
@@ -177,6 +198,11 @@ def _share_of_peak(m: Measurement) -> Cell:
     if m.tflops is None or m.peak_tflops is None:
         return None
     return f"{three_digits(100 * m.tflops / m.peak_tflops)} %", "measured, of the data sheet's"
+
+
+def _share_of_roof(m: Measurement) -> Cell:
+    found = standing(m)
+    return None if found is None else (percent(found.share), "of what this GPU can do, by the bytes counted")
 
 
 def _with_prepass(m: Measurement) -> Cell:
@@ -189,6 +215,11 @@ def _memory(m: Measurement, name: str) -> Cell:
         return None
     provenance = "modelled" if name == "scores_bytes" else m.memory.provenance
     return bytes_(value), provenance
+
+
+def _energy(m: Measurement, name: str, said: Callable[[float], str]) -> Cell:
+    value = getattr(m.energy, name) if m.energy else None
+    return None if value is None else (said(value), "measured, NVML's counter over launches in a row")
 
 
 def _compiled(m: Measurement, name: str, unit: str = "") -> Cell:
@@ -220,13 +251,22 @@ _ROWS: tuple[tuple[str, Callable[[Measurement], Cell]], ...] = (
     ("median", _median),
     ("p20 to p80", _spread),
     ("launches timed", _samples),
+    ("noise", lambda m: _noise(m.latency)),
+    ("timing ended", lambda m: _stopped(m.latency)),
+    ("median, warm", _warm),
+    ("noise, warm", lambda m: _noise(m.warm)),
     ("with pre-pass", _with_prepass),
     ("speed", _speed),
     ("share of peak", _share_of_peak),
+    ("share of the roof", _share_of_roof),
     ("added by the call", lambda m: _memory(m, "torch_added_bytes")),
+    ("its workspace", lambda m: _memory(m, "workspace_bytes")),
     ("torch peak", lambda m: _memory(m, "torch_peak_allocated_bytes")),
     ("torch reserved", lambda m: _memory(m, "torch_peak_reserved_bytes")),
     ("NVML peak", lambda m: _memory(m, "nvml_used_peak_bytes")),
+    ("energy a launch", lambda m: _energy(m, "per_launch_mj", millijoules)),
+    ("average power", lambda m: _energy(m, "mean_w", lambda watts: f"{watts:,.0f} W")),
+    ("work for energy", lambda m: (f"{three_digits(m.tflop_per_joule)} TFLOP/J", "measured") if m.tflop_per_joule else None),
     ("S and P written", lambda m: _memory(m, "scores_bytes")),
     ("SMs used", lambda m: _schedule(m, lambda facts: f"{facts.sms_used} of {facts.sm_count}")),
     ("waves", lambda m: _schedule(m, lambda facts: three_digits(facts.waves))),

@@ -13,11 +13,11 @@ from typing import Any
 
 from kernels.architecture import Architecture, architecture
 from kernels.kernel import TORCH_DTYPES
-from kernels.registry import Refused, default_tiles, load, refuse, version
+from kernels.problem import TileConfig
+from kernels.registry import Refused, default_tiles, load, refuse, stamping_lanes, version
+from profiling.occupancy import occupancy
 from profiling.records import CompileReport, RunRequest
 
-_REGISTERS_ARE_HANDED_OUT_BY = 256
-_SHARED_MEMORY_RESERVED_BYTES = 1024
 _COUNTED = {
     "matrix products": ("HGMMA", "QGMMA", "HMMA", "QMMA", "UTCHMMA", "UTCQMMA", "UTCOMMA"),
     "tile copies by the copy engine": ("UTMALDG",),
@@ -41,24 +41,37 @@ def compile_reports(request: RunRequest, capability: int) -> tuple[CompileReport
     arch = architecture(capability)
     tiles = request.tiles or default_tiles(request.kernel, request.problem, request.precision, arch)
     refuse(request.kernel, request.problem, request.precision, tiles, arch)
-    reports = _compiled(request.model_copy(update={"tiles": tiles}), arch)
-    needs_bytes, has_bytes = reports[-1].shared_memory_bytes, arch.shared_memory_per_block_bytes
-    if needs_bytes > has_bytes:
-        raise Refused(
-            f"BLOCK_N = {tiles.block_n} does not fit: with BLOCK_M = {tiles.block_m} and {tiles.num_stages} stages it "
-            f"needs {needs_bytes / 1024:.0f} KiB of shared memory, and one program on sm_{capability} gets "
-            f"{has_bytes / 1024:.0f} KiB.",
-            needs=needs_bytes, has=has_bytes, unit="bytes",
-        )  # fmt: skip
+    reports = _reports(request.model_copy(update={"tiles": tiles}), arch)
+    if (refused := too_large(reports[-1], tiles, arch)) is not None:
+        raise refused
     return reports
+
+
+def too_large(report: CompileReport, tiles: TileConfig, arch: Architecture) -> Refused | None:
+    """Why the attention's report does not fit in the GPU's shared memory, or None where it does."""
+    needs_bytes, has_bytes = report.shared_memory_bytes, arch.shared_memory_per_block_bytes
+    if needs_bytes <= has_bytes:
+        return None
+    return Refused(
+        f"BLOCK_N = {tiles.block_n} does not fit: with BLOCK_M = {tiles.block_m} and {tiles.num_stages} stages it "
+        f"needs {needs_bytes / 1024:.0f} KiB of shared memory, and one program on sm_{arch.capability} gets "
+        f"{has_bytes / 1024:.0f} KiB.",
+        needs=needs_bytes, has=has_bytes, unit="bytes",
+    )  # fmt: skip
 
 
 def stamped_programs_per_sm(request: RunRequest, capability: int) -> int:
     """How many programs of a version's stamped variant (kernels.stamps) fit on one SM at once; request.tiles must be there."""
-    return _compiled(request, architecture(capability), stamped=True)[-1].programs_per_sm
+    return _reports(request, architecture(capability), stamped=True)[-1].programs_per_sm
 
 
-def _compiled(request: RunRequest, arch: Architecture, stamped: bool = False) -> tuple[CompileReport, ...]:
+def _reports(request: RunRequest, arch: Architecture, stamped: bool = False) -> tuple[CompileReport, ...]:
+    compiled, compile_ms = compiled_kernels(request, arch, stamped)
+    return tuple(report_of(name, one, arch, compile_ms) for name, one in compiled.items())
+
+
+def compiled_kernels(request: RunRequest, arch: Architecture, stamped: bool = False) -> tuple[dict[str, Any], float]:
+    """What Triton made of each kernel of a request that names its tiles, the attention's last; ms that they took together."""
     import torch
 
     from kernels.launch import CompileOnly
@@ -74,11 +87,11 @@ def _compiled(request: RunRequest, arch: Architecture, stamped: bool = False) ->
             (problem.num_kv_heads, problem.seq_len_kv),
         )
     )
-    watched = {"stamps": StampBuffers.on("meta", problem, request.tiles)} if stamped else {}
+    lanes = stamping_lanes(request.kernel, request.tiles) if stamped else 1
+    watched = {"stamps": StampBuffers.on("meta", problem, request.tiles, lanes)} if stamped else {}
     started = time.perf_counter()
     kernel.forward(kernel.prepare(q, k, v, request.precision, launch), problem, request.tiles, launch, **watched)
-    compile_ms = (time.perf_counter() - started) * 1e3
-    return tuple(report_of(name, compiled, arch, compile_ms) for name, compiled in launch.compiled.items())
+    return launch.compiled, (time.perf_counter() - started) * 1e3
 
 
 def report_of(name: str, compiled: Any, arch: Architecture, compile_ms: float) -> CompileReport:
@@ -98,24 +111,6 @@ def report_of(name: str, compiled: Any, arch: Architecture, compile_ms: float) -
     )  # fmt: skip
 
 
-def occupancy(arch: Architecture, registers: int, warps: int, shared_bytes: int) -> tuple[int, str]:
-    """(programs that fit on one SM at once, what keeps one more off), as CUDA's occupancy calculator counts.
-
-    Registers are handed out to a warp in units of 256; every program takes 1 KiB of shared memory beyond its own.
-    """
-    registers_a_warp = -(-registers * 32 // _REGISTERS_ARE_HANDED_OUT_BY) * _REGISTERS_ARE_HANDED_OUT_BY
-    room = {
-        "registers": arch.registers_per_sm // (registers_a_warp * warps),
-        "shared memory": arch.shared_memory_per_sm_bytes // (shared_bytes + _SHARED_MEMORY_RESERVED_BYTES),
-        "warps": arch.max_warps_per_sm // warps,
-        "blocks": arch.max_blocks_per_sm,
-    }
-    if shared_bytes > arch.shared_memory_per_block_bytes or min(room.values()) == 0:
-        return 0, "does not fit"
-    limited_by = min(room, key=lambda resource: room[resource])
-    return room[limited_by], limited_by
-
-
 @lru_cache(maxsize=64)
 def read_cubin(cubin: bytes) -> tuple[int, int, dict[str, int]]:
     """(registers a thread, bytes of stack a thread, counts of SASS instructions), by the tools in Triton's own wheel.
@@ -125,15 +120,16 @@ def read_cubin(cubin: bytes) -> tuple[int, int, dict[str, int]]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        usage = _nvidia_tool("cuobjdump", "--dump-resource-usage", file.name)
-        sass = _nvidia_tool("nvdisasm", "--print-code", file.name)
+        usage = nvidia_tool("cuobjdump", "--dump-resource-usage", file.name)
+        sass = nvidia_tool("nvdisasm", "--print-code", file.name)
     registers, stack = (int(re.search(rf"{field}:(\d+)", usage).group(1)) for field in ("REG", "STACK"))
     instructions = Counter(re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z0-9]+(?:\.EX2)?)", sass, re.MULTILINE))
     counts = {what: sum(instructions[name] for name in names) for what, names in _COUNTED.items()}
     return registers, stack, {what: count for what, count in counts.items() if count}
 
 
-def _nvidia_tool(name: str, *arguments: str) -> str:
+def nvidia_tool(name: str, *arguments: str) -> str:
+    """What a tool of Triton's own wheel prints."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name

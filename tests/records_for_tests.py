@@ -33,7 +33,16 @@ TINY = AttentionProblem(batch=1, num_heads=2, num_kv_heads=2, seq_len_q=256, seq
 LONG = AttentionProblem(seq_len_q=16384, seq_len_kv=16384, head_dim=128, causal=True)
 TILES = TileConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
 GPU_ID = "GPU-487a0000-0000-0000-0000-000000000000"
-INVENTED_MS = {"native": 12.1, "v1": 5.14, "v2": 2.21, "v3": 2.02, "v3-hopper": 1.7, "sdpa-cudnn": 1.95, "sdpa-flash": 3.4, "fa3": 1.68}
+INVENTED_MS = {
+    "native": 12.1,
+    "v1": 5.14,
+    "v2": 2.21,
+    "v3": 2.02,
+    "v3-hopper": 1.7,
+    "sdpa-cudnn": 1.95,
+    "sdpa-flash": 3.4,
+    "fa3": 1.68,
+}
 
 
 def gpu() -> DeviceFacts:

@@ -18,18 +18,21 @@ import pytest
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import VERSIONS, ours_on
 from profiling import cli, doctor
-from profiling.cli import _parser, is_missing_peer, main
+from profiling.cli import _parser, main
 from profiling.privacy import without_personal
-from profiling.records import DeviceFacts, JobError, Measurement, RunRequest
+from profiling.records import DeviceFacts, Flag, Job, JobError, Measurement, RunRequest
 from profiling.run_options import EXPLAINED, Plan, plan
 from profiling.snapshot import Snapshot, read
 from profiling.store import Query, Store
+from profiling.summary import is_missing_peer, is_sound, summary
 from profiling.text_report import line as line_of
 from profiling.text_report import table
+from profiling.verdict import verdict
+from profiling.words import three_digits
 from tests import records_for_tests as made_up
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMANDS = "run, bench, list, compare, export, import, store, doctor"
+COMMANDS = "run, bench, compile, list, compare, export, import, store, prove, feasible, doctor"
 INTERPRETER = DeviceFacts(id="interpreter", kind="interpreter", name="Interpreter (CPU)")
 H200 = DeviceFacts(id="GPU-487a", kind="gpu", name="NVIDIA H200", capability=90)
 A100 = DeviceFacts(id="GPU-1234", kind="gpu", name="NVIDIA A100", capability=80)
@@ -143,6 +146,20 @@ def test_an_option_reaches_the_versions_that_have_it():
     }  # fmt: skip
 
 
+def test_one_version_with_several_settings_is_one_job():
+    """An A/B of tiles, orders and formats: what stands after @ is that side's alone, what stands as an option is of both."""
+    found = planned(
+        "--kernel v2,v2@BLOCK_M=64,block_n=64,num_warps=4,v3@block_order=zigzag,fp8=yes,v2@dtype=fp16,v2 --num-stages 2", H200
+    ).requests
+    usual = TileConfig(block_m=128, block_n=128, num_warps=8, num_stages=2)
+    assert [f"{one.kernel} {one.precision.title}" for one in found] == ["v2 bf16", "v2 bf16", "v3 FP8", "v2 fp16"]
+    assert [one.tiles for one in found if one.kernel == "v2"] == [
+        usual, usual.model_copy(update={"block_m": 64, "block_n": 64, "num_warps": 4}), usual,
+    ]  # fmt: skip
+    assert (found[2].tiles.block_order, found[2].tiles.num_stages) == ("zigzag", 2)
+    assert Job(job_id="ab", requests=found)
+
+
 def test_all_leaves_out_what_the_device_cannot_do_and_says_so():
     result = planned("--kernel all --fp8", A100)
     assert "v3" not in [request.kernel for request in result.requests]
@@ -165,6 +182,19 @@ def test_all_leaves_out_what_the_device_cannot_do_and_says_so():
         ("--kernel sdpa-flash", "sdpa-flash is not possible in the interpreter"),
         ("--kernel v3 --fp8 --head-dim 16", "head_dim = 16 is not possible with FP8"),
         ("--kernel v2 --compile-for 70", "sm_70 is not supported"),
+        ("--kernel block_m=64,v2", "kernel = block_m=64,v2 is not possible: block_m=64 stands before any version."),
+        ("--kernel v2@", "kernel = v2@ is not possible: after @ stands a setting"),
+        ("--kernel v2@fast", "kernel = v2@fast is not possible: after @ stands a setting"),
+        ("--kernel v9@block_m=64", "kernel = v9 is not known: it can be native, v1"),
+        ("--kernel v2@blockm=64", "v2@blockm=64 is not possible: a version can be given block_m, block_n"),
+        ("--kernel v2@block_m=large", "v2@block_m=large is not possible: it is a whole number."),
+        ("--kernel v2@block_m=63", "BLOCK_M = 63 is not possible: it can be 16,"),
+        ("--kernel v2,v3@fp8=perhaps", "v3@fp8=perhaps is not possible: it is yes or no."),
+        ("--kernel v3,v2@fp8=yes", "FP8 is not possible with v2: only v3"),
+        ("--kernel v2@block_order=random", "v2@block_order=random is not possible: it can be default, natural"),
+        ("--kernel v2,v1@block_order=natural", "block_order = natural is not possible with v1: only v2 and v3"),
+        ("--kernel v1,v2@loop_order=key", "loop_order = key is not possible with v2: only v1"),
+        ("--kernel native@block_m=64", "native@block_m=64 is not possible: native has no tiles to choose."),
         ("--kernel v2 --device GPU-9", "device = GPU-9 is not possible: it can be interpreter"),
     ],
 )
@@ -245,6 +275,30 @@ def test_the_table_says_what_was_measured_and_how():
     assert row["registers"].endswith("compiled for sm_90")
     assert row["S and P written"].endswith("modelled")
     assert any(failed.error.sentence in line for line in lines)
+
+
+def test_cold_and_warm_are_two_rows_and_say_why_no_more_was_timed():
+    cold = made_up.latency(2.0).model_copy(update={"stopped": "quiet"})
+    warm = made_up.latency(1.9).model_copy(update={"mode": "warm", "launches_per_sample": 4, "stopped": "settled"})
+    both = made_up.on_gpu("v2", latency=cold, warm=warm)
+    without = made_up.on_gpu("v3", missing={"warm": "a graph needs 2 GiB, and 1 GiB is free."})
+    lines = table((both, without)).splitlines()
+    row = {line[:18].strip(): line for line in lines}
+    assert row["median"].endswith("measured, L2 flushed")
+    assert row["median, warm"].endswith("measured, CUDA graph, cache warm")
+    assert f"{three_digits(warm.median_ms)} ms" in row["median, warm"]
+    assert row["median, warm"].count("–") == 1
+    assert row["timing ended"].endswith("quiet: the noise is below 0.5 %")
+    assert "v3: there is no warm time: a graph needs 2 GiB, and 1 GiB is free." in lines
+
+
+def test_a_time_that_was_refused_fails_the_run():
+    flag = Flag(name="stale output", severity="bad", short="output not fresh", sentence="It was not computed. It has no time.")
+    refused = made_up.on_gpu("v2", latency=None, flags=(flag,), missing={"latency": flag.sentence})
+    assert is_sound(made_up.on_gpu("v2"))
+    assert not is_sound(refused)
+    assert f"v2: {flag.sentence}" in table((refused,))
+    assert summary((refused,)) == "v2 time refused"
 
 
 def test_interpreted_times_are_called_no_gpu_time():
@@ -355,6 +409,21 @@ def test_a_file_that_is_there_is_replaced_and_gz_is_compressed(tmp_path, measure
     assert read(file.read_bytes()).title == "New"
 
 
+def test_a_run_of_one_version_with_two_settings_ends_with_the_word(measured, capsys):
+    narrow = made_up.TILES.model_copy(update={"block_n": 64})
+    slow, quick = made_up.on_gpu("v2"), made_up.on_gpu("v2", tiles=narrow, latency=made_up.latency(1.768), duration_s=7.0)
+    measured(slow, quick)
+    assert exit_code("run", "--kernel", "v2,v2@block_n=64") == 0
+    *_, heading, said = capsys.readouterr().out.splitlines()
+    assert heading.startswith(f"against v2 · {made_up.TILES.title}")
+    found = verdict(slow, quick, same_job=True)
+    assert re.split(r" {2,}", said)[:2] == [f"v2 · {narrow.title}", "FASTER"]
+    assert all(part in said for part in (f"{found.ratio:.2f}×", f"{found.low:.2f}× to {found.high:.2f}×", found.sentence))
+    measured(slow)
+    exit_code("run", "--kernel", "v2")
+    assert "\nagainst v2" not in capsys.readouterr().out
+
+
 def test_an_interrupt_ends_with_130_and_closes_the_queue(monkeypatch):
     closed = []
     monkeypatch.setattr(cli, "JobQueue", lambda: SimpleNamespace(close=lambda: closed.append(True)))
@@ -371,7 +440,8 @@ def test_a_line_for_an_issue_has_the_number_its_proof_and_its_cautions():
     found = made_up.on_gpu("v3")
     p20, p80 = (f"{value:.3g}" for value in np.quantile(found.latency.samples_ms.numpy(), (0.2, 0.8)))
     assert line_of(found) == (
-        f"v3 · 16,384 tokens · head_dim 128 · causal · 16 heads · bf16 · H200 · {found.latency.median_ms:.3g} ms "
+        "v3 · 16,384 tokens · head_dim 128 · causal · 16 heads · bf16 · 128 × 128, 8 warps, 3 stages · H200 · "
+        f"{found.latency.median_ms:.3g} ms "
         f"(p20 {p20}, p80 {p80}, n {found.latency.n}) · {found.tflops:.0f} TFLOP/s · correct (2.1e−3 ≤ 4.0e−3) · "
         f"torch {found.environment.torch_version} · Triton {found.environment.triton_version} · FlashScope, commit unknown · "
         "clock fell to 1,410 MHz"
@@ -433,11 +503,12 @@ def test_a_terminal_without_unicode_gets_no_traceback():
 
 def test_doctor_looks_at_the_store(tmp_path, store_file):
     finding = doctor._store()
-    assert (finding.works, finding.what) == (True, f"store {store_file}: 0 snapshots, writable")
+    assert finding.works
+    assert re.fullmatch(rf"store {re.escape(str(store_file))}: 0 snapshots, writable, [\d.,]+ [KMGT]iB free", finding.what)
     store = Store()
     store.save(made_up.recording(), "someone")
     store.close()
-    assert doctor._store().what == f"store {store_file}: 1 snapshot, writable"
+    assert doctor._store().what.startswith(f"store {store_file}: 1 snapshot, writable, ")
 
 
 def test_doctor_names_a_cure_for_a_store_that_cannot_be_opened(tmp_path, monkeypatch):
@@ -453,7 +524,7 @@ def test_doctor_runs_a_kernel_and_names_a_cure_for_what_is_missing(store_file):
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == f"ok  Python {platform.python_version()}"
-    assert f"ok  store {store_file}: 0 snapshots, writable" in lines
+    assert any(line.startswith(f"ok  store {store_file}: 0 snapshots, writable, ") for line in lines)
     assert any(line.startswith("ok  Interpreter (CPU): v2 ran, relative error") for line in lines)
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         assert line.startswith(("ok  ", "no  ", "    Cure: "))

@@ -28,6 +28,7 @@ PROBLEMS = {
     "queries that see nothing": {"seq_len_q": 100, "seq_len_kv": 40, "causal": True},
     "more queries": {"seq_len_q": 70, "seq_len_kv": 33},
 }
+FEW_PROGRAMS = ("one token", "one query", "whole tiles")
 
 
 def problem(**fields) -> AttentionProblem:
@@ -38,12 +39,21 @@ def tiles_of(order: str | None, tiles: TileConfig) -> TileConfig | None:
     return None if order is None else tiles.model_copy(update={"loop_order": order})
 
 
-@pytest.mark.parametrize("shape", PROBLEMS)
+# The interpreter's time is that of its programs, so the short run gives a batch to what has few of them.
+SHAPES = [
+    pytest.param(shape, batch, marks=pytest.mark.long if batch == 2 and shape not in FEW_PROGRAMS else ())
+    for shape in PROBLEMS
+    for batch in ((2,) if shape in FEW_PROGRAMS else (1, 2))
+]
+
+
+@pytest.mark.parametrize(("shape", "batch"), SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_right_on_every_shape(interpreted, kind, shape):
+def test_right_on_every_shape(interpreted, kind, shape, batch):
     kernel, more, order = KINDS[kind]
+    asked = problem(**PROBLEMS[shape], batch=batch)
     for dtype, tiles in (("bf16", SMALL), ("fp16", WIDE)):
-        accuracy = interpreted(kernel, problem(**PROBLEMS[shape]), Precision(dtype=dtype), tiles_of(order, tiles), **more)
+        accuracy = interpreted(kernel, asked, Precision(dtype=dtype), tiles_of(order, tiles), **more)
         assert accuracy.passed, f"{dtype}: {accuracy}"
         assert accuracy.lse_max_abs_error is not None
 
@@ -57,12 +67,12 @@ def test_right_on_every_head_dim(interpreted, kind, head_dim):
     assert accuracy.passed, accuracy
 
 
-@pytest.mark.parametrize("shape", PROBLEMS)
+@pytest.mark.parametrize(("shape", "batch"), SHAPES)
 @pytest.mark.parametrize("kind", FP8_KINDS)
-def test_fp8_right_on_every_shape(interpreted, kind, shape):
+def test_fp8_right_on_every_shape(interpreted, kind, shape, batch):
     for scale, smooth_k in (("token", True), ("block", False)):
         precision = Precision(fp8=True, fp8_scale=scale, smooth_k=smooth_k)
-        accuracy = interpreted("v3", problem(**PROBLEMS[shape]), precision, SMALL, **FP8_KINDS[kind])
+        accuracy = interpreted("v3", problem(**PROBLEMS[shape], batch=batch), precision, SMALL, **FP8_KINDS[kind])
         assert accuracy.passed, f"{scale}: {accuracy}"
         assert accuracy.end_to_end_relative_error is not None
 

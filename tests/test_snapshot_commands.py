@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiling import compare_report
+from profiling import compare_report, improvements
 from profiling.cli import main
 from profiling.flags import peak_flag
 from profiling.nvbench_json import nvbench_json
@@ -290,10 +290,38 @@ def test_versions_of_one_name_are_told_apart(tmp_path, say):
     narrow = made_up.TILES.model_copy(update={"block_n": 64})
     several = (steady("v2"), steady("v2", 2.2).model_copy(update={"tiles": narrow}), steady("native"), steady("native", 9.0))
     file = kept_in(tmp_path / "a.json", *several)
-    assert list(compare_report.by_label(opened(file))) == ["v2", f"v2 {narrow.title}", "native", "native (4)"]
-    code, printed, _ = say("compare", file, "--versions", "v2", f"v2 {narrow.title}", "--json")
+    names = [f"v2 · {made_up.TILES.title}", f"v2 · {narrow.title}", "native", "native · 4"]
+    assert list(compare_report.by_label(opened(file))) == names == list(improvements.labels(several))
+    for first, second in (names[:2], ("v2@block_n=128", "v2@BLOCK_N=64,block_m=128")):
+        code, printed, _ = say("compare", file, "--versions", first, second, "--json")
+        (one,) = json.loads(printed)["versions"]
+        after_ms = float(np.median(several[1].latency.samples_ms.numpy()))
+        assert (code, one["word"], one["b"]["median_ms"]) == (0, "SLOWER", after_ms)
+    for asked, said in (
+        ("v2@block_m=128", "version = v2@block_m=128 is 2 of B: it can be "),
+        ("v2@block_m=64", "version = v2@block_m=64 is not in B: it can be "),
+        ("native@block_m=64", "native@block_m=64 is not possible: native has no tiles to choose."),
+        ("v2@block_n=64,v3", "version = v2@block_n=64,v3 is not possible: it is one version, with settings after @."),
+    ):
+        code, printed, problem = say("compare", file, "--versions", "native", asked)
+        assert (code, printed, problem.count("\n")) == (2, "", 1)
+        assert problem.startswith(said)
+
+
+def test_warm_times_get_a_word_of_their_own_and_decide_nothing(tmp_path, say):
+    """The cold time is the one that CI is asked about; a warm one that got slower is said beside it."""
+
+    def with_warm(cold_ms: float, warm_ms: float) -> Measurement:
+        warm = steady("v2", warm_ms).latency.model_copy(update={"mode": "warm", "launches_per_sample": 10})
+        return steady("v2", cold_ms).model_copy(update={"warm": warm})
+
+    files = kept_in(tmp_path / "a.json", with_warm(2.0, 1.0)), kept_in(tmp_path / "b.json", with_warm(1.9, 1.5))
+    code, printed, _ = say("compare", *files, "--fail-if-slower", "5%", "--json")
     (one,) = json.loads(printed)["versions"]
-    assert (code, one["word"], one["b"]["median_ms"]) == (0, "SLOWER", float(np.median(several[1].latency.samples_ms.numpy())))
+    assert (code, one["word"], one["warm"]["word"]) == (0, "FASTER", "SLOWER")
+    assert "\n    SLOWER: Warm, B takes 1.50 ms where A takes 1.00 ms" in say("compare", *files)[1]
+    code, printed, _ = say("compare", files[0], kept_in(tmp_path / "c.json", steady("v2", 1.9)), "--json")
+    assert json.loads(printed)["versions"][0]["warm"] is None
 
 
 # References
@@ -495,6 +523,18 @@ def test_nvbench_s_json_holds_what_nvbench_would_have_written(tmp_path, say):
         "q1": q1, "median": median, "q3": q3, "iqr/absolute": q3 - q1, "iqr/relative": (q3 - q1) / median,
     }.items():  # fmt: skip
         assert float(values[f"time/gpu/{tag}"]) == pytest.approx(expected, rel=1e-12), tag
+
+
+def test_nvbench_s_batch_is_the_warm_time():
+    cold = steady("v2")
+    warm = cold.latency.model_copy(update={"mode": "warm", "launches_per_sample": 20})
+    both = (cold.model_copy(update={"warm": warm}),)
+    snapshot = made_up.recording(kernels=("v2",)).model_copy(update={"measurements": both})
+    (benchmark,) = nvbench_json(snapshot, compare_report.by_label(snapshot))["benchmarks"]
+    values = {one["tag"]: one["data"][0]["value"] for one in benchmark["states"][0]["summaries"]}
+    assert values["nv/batch/sample_size"] == str(20 * warm.n)
+    assert float(values["nv/batch/time/gpu/mean"]) == pytest.approx(warm.samples_ms.numpy().mean() / 1000)
+    assert float(values["nv/batch/time/gpu/mean"]) == pytest.approx(float(values["nv/cold/time/gpu/mean"]))
 
 
 def test_nvbench_s_json_has_no_time_without_a_proof(tmp_path, say):

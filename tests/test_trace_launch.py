@@ -57,7 +57,7 @@ class Limited(CompileOnly):
             raise OutOfResources(shared, HOPPER.shared_memory_per_block_bytes, "shared memory")
 
 
-@pytest.mark.parametrize("kernel", ["v2", "v3"])
+@pytest.mark.parametrize("kernel", ["v2", pytest.param("v3", marks=pytest.mark.long)])
 def test_the_tiles_of_long_sequences_can_be_traced_on_hopper(kernel):
     tiles = default_tiles(kernel, LONG, Precision(), HOPPER)
     assert (tiles.block_m, tiles.block_n) == (128, 128)

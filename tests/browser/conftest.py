@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 ROOT = Path(__file__).parents[2]
 CHROMIUM = "/usr/bin/chromium"
 IGNORED = ("Failed to load resource",)  # Streamlit probes a subpage's own folder for its health route first
+VIEWPORT = {"width": 1280, "height": 1600}
 expect.set_options(timeout=30_000)  # a busy machine is slow, and no test here is about that
 
 
@@ -32,6 +33,11 @@ class Server:
     process: subprocess.Popen
     log: Path
 
+    @property
+    def feasibility(self) -> Path:
+        """Where it keeps what was compiled for its maps."""
+        return self.log.parent / "flashscope" / "feasibility"
+
     def workers(self) -> list[int]:
         """The process ids of its measuring workers."""
         return [pid for pid in _descendants(self.process.pid) if b"profiling.worker" in _command_line(pid)]
@@ -40,7 +46,8 @@ class Server:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    with serving(ROOT, folder / "log", FLASHSCOPE_STORE=f"sqlite:///{folder}/store.db") as found:
+    kept = {"FLASHSCOPE_STORE": f"sqlite:///{folder}/store.db", "XDG_CACHE_HOME": str(folder)}
+    with serving(ROOT, folder / "log", **kept) as found:
         yield found
 
 
@@ -79,19 +86,45 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+@pytest.fixture(scope="session")
+def tab(browser: Browser) -> Iterator[Page]:
+    """The tab that all tests share: one that has compiled the app's scripts opens a page in a third of the time."""
+    context = browser.new_context(viewport=VIEWPORT)
+    yield context.new_page()
+    context.close()
+
+
 @pytest.fixture(params=["light"])
-def page(request: pytest.FixtureRequest, browser: Browser, server: Server) -> Iterator[Page]:
-    """A fresh tab, tall enough that nothing is hidden from the accessibility checks."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1600}, color_scheme=request.param)
-    tab = context.new_page()
+def page(request: pytest.FixtureRequest, tab: Page, server: Server) -> Iterator[Page]:
+    """The tab, with nothing of another test in it, tall enough that nothing is hidden from the accessibility checks."""
+    tab.set_viewport_size(VIEWPORT)
+    tab.emulate_media(color_scheme=request.param)
     errors: list[str] = []
-    tab.on("pageerror", lambda error: errors.append(f"pageerror: {error}"))
-    tab.on("console", lambda message: errors.append(message.text) if _is_error(message) else None)
+    listeners = {
+        "pageerror": lambda error: errors.append(f"pageerror: {error}"),
+        "console": lambda message: errors.append(message.text) if _is_error(message) else None,
+    }
+    for event, listener in listeners.items():
+        tab.on(event, listener)
     log_before = len(server.log.read_text())
     yield tab
-    context.close()
+    _forget(tab)
+    for event, listener in listeners.items():
+        tab.remove_listener(event, listener)
     assert errors == []
     assert "Traceback" not in server.log.read_text()[log_before:], server.log.read_text()[log_before:]
+
+
+def _forget(tab: Page) -> None:
+    """Leave the page, and with it its session; keep nothing that it stored or was allowed, and no other tab."""
+    for other in tab.context.pages:
+        if other is not tab:
+            other.close()
+    if tab.url.startswith("http"):
+        tab.evaluate("localStorage.clear(); sessionStorage.clear()")
+    tab.goto("about:blank")
+    tab.context.clear_cookies()
+    tab.context.clear_permissions()
 
 
 def open_page(page: Page, url: str) -> None:

@@ -179,6 +179,20 @@ def hostile_server(house: Path, hostile_store: Store) -> Iterator[Server]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def one_tab(browser: Browser, hostile_server: Server) -> Iterator[Watch]:
+    context = browser.new_context(viewport={"width": 1280, "height": 1600})
+    yield Watch(context.new_page(), hostile_server.url)
+    context.close()
+
+
+@pytest.fixture
+def watch(one_tab: Watch) -> Iterator[Watch]:
+    """The tab in which every test asks the app: it has compiled the app's scripts already."""
+    yield one_tab
+    one_tab.seen.clear()
+
+
 def visit(watch: Watch, server: Server, path: str, **query: str) -> Page:
     """Open a page of the app, wait until all of it stands, and look for harm."""
     open_page(watch.page, f"{server.url}/{path}?{urlencode(query)}")
@@ -197,8 +211,7 @@ def letters_of(page: Page) -> str:
     return plain(page.evaluate("document.body.textContent"))
 
 
-def test_the_list_shows_all_sixty_as_letters(watched: Callable[[str], Watch], hostile_server: Server) -> None:
-    watch = watched(hostile_server.url)
+def test_the_list_shows_all_sixty_as_letters(watch: Watch, hostile_server: Server) -> None:
     letters = ""
     for number in range(1, 5):
         page = visit(watch, hostile_server, "snapshots", list=str(number))
@@ -207,10 +220,7 @@ def test_the_list_shows_all_sixty_as_letters(watched: Callable[[str], Watch], ho
     assert missing == []
 
 
-def test_an_opened_one_shows_them_as_letters(
-    watched: Callable[[str], Watch], hostile_server: Server, together: list[Snapshot]
-) -> None:
-    watch = watched(hostile_server.url)
+def test_an_opened_one_shows_them_as_letters(watch: Watch, hostile_server: Server, together: list[Snapshot]) -> None:
     for snapshot in together[::2]:
         page = visit(watch, hostile_server, "snapshots", snapshot=snapshot.id, tables="true")
         assert page.locator("h1").inner_text() == plain(snapshot.title)
@@ -221,10 +231,7 @@ def test_an_opened_one_shows_them_as_letters(
         watch.assert_harmless("history")
 
 
-def test_comparing_them_shows_letters(
-    watched: Callable[[str], Watch], hostile_server: Server, together: list[Snapshot]
-) -> None:
-    watch = watched(hostile_server.url)
+def test_comparing_them_shows_letters(watch: Watch, hostile_server: Server, together: list[Snapshot]) -> None:
     a, b = together[1], together[3]
     versions = {"va": a.measurements[2].label, "vb": b.measurements[2].label}
     page = visit(watch, hostile_server, "compare", a=a.id, b=b.id, tables="true", **versions)
@@ -232,19 +239,13 @@ def test_comparing_them_shows_letters(
     assert plain(b.measurements[2].environment.device.name) in letters_of(page)
 
 
-def test_a_gallery_of_strangers_and_what_the_run_page_says_of_it(
-    watched: Callable[[str], Watch], hostile_server: Server
-) -> None:
-    watch = watched(hostile_server.url)
+def test_a_gallery_of_strangers_and_what_the_run_page_says_of_it(watch: Watch, hostile_server: Server) -> None:
     page = visit(watch, hostile_server, "gallery")
     assert plain(PAYLOADS[0]) in letters_of(page)
     visit(watch, hostile_server, "gallery", recording="2", tables="true")
 
 
-def test_an_uploaded_file_and_its_name(
-    watched: Callable[[str], Watch], hostile_server: Server, together: list[Snapshot], tmp_path: Path
-) -> None:
-    watch = watched(hostile_server.url)
+def test_an_uploaded_file_and_its_name(watch: Watch, hostile_server: Server, together: list[Snapshot], tmp_path: Path) -> None:
     page = visit(watch, hostile_server, "snapshots")
     page.get_by_role("button", name="Open a file").click()
     file = {"name": "<img src=x onerror=window.hostile=1>.json.gz", "mimeType": "text/html", "buffer": file_of(together[0])}
@@ -264,21 +265,18 @@ def visit_with_parameters(watch: Watch, server: Server, payload: str) -> None:
         visit(watch, server, path, **dict.fromkeys(QUERIES, payload))
 
 
-def test_links_that_strangers_made(watched: Callable[[str], Watch], hostile_server: Server) -> None:
-    visit_with_parameters(watched(hostile_server.url), hostile_server, PAYLOADS[13] + PAYLOADS[35] + PAYLOADS[40])
+def test_links_that_strangers_made(watch: Watch, hostile_server: Server) -> None:
+    visit_with_parameters(watch, hostile_server, PAYLOADS[13] + PAYLOADS[35] + PAYLOADS[40])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_the_app_shows_each_as_letters(
-    payload: str, watched: Callable[[str], Watch], hostile_server: Server, hostile_store: Store
-) -> None:
+def test_the_app_shows_each_as_letters(payload: str, watch: Watch, hostile_server: Server, hostile_store: Store) -> None:
     """Each alone: opened, in every version's details, compared, in the address."""
     snapshot = hostile_snapshot(payload, (payload,))
     other = hostile_snapshot(f"other {payload}"[:120], (payload, payload))
     for one in (snapshot, other):
         hostile_store.save(one, payload)
-    watch = watched(hostile_server.url)
     page = visit(watch, hostile_server, "snapshots", snapshot=snapshot.id, tables="true")
     assert page.locator("h1").inner_text() == plain(snapshot.title)
     visit(watch, hostile_server, "snapshots", snapshot=other.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -112,10 +113,10 @@ def exported(page: Page, server: Server, tmp_path: Path) -> Path:
     return tmp_path / "softmax.html"
 
 
-@pytest.fixture(params=[{"color_scheme": "dark"}, {"reduced_motion": "reduce"}], ids=["dark", "calm"])
-def from_disk(request: pytest.FixtureRequest, browser: Browser, exported: Path) -> Iterator[Page]:
+@contextmanager
+def from_disk(browser: Browser, exported: Path, **options: str) -> Iterator[Page]:
     """The exported file in a browser that has never seen the app; nothing may be asked of anyone, nothing may fail."""
-    context = browser.new_context(viewport={"width": 420, "height": 900}, **request.param)
+    context = browser.new_context(viewport={"width": 420, "height": 900}, **options)
     tab = context.new_page()
     said: list[str] = []
     asked: list[str] = []
@@ -129,23 +130,29 @@ def from_disk(request: pytest.FixtureRequest, browser: Browser, exported: Path) 
     assert asked == [exported.as_uri()]
 
 
-def test_the_export_opens_from_disk(from_disk: Page) -> None:
-    player = from_disk.locator(".fs-player")
-    expect(where(player)).to_have_text("tile 4 of 8 · key block 3")
-    assert_painted(player)
-    assert from_disk.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it must not scroll sideways"
-    play = player.get_by_role("button", name="Play")
-    if from_disk.evaluate("matchMedia('(prefers-reduced-motion: reduce)').matches"):
-        expect(play).to_be_disabled()
-        player.focus()
-        from_disk.keyboard.press("Space")
-        expect(where(player)).to_have_text("tile 5 of 8 · key block 4")
-    else:
+def test_the_export_opens_from_disk(browser: Browser, exported: Path) -> None:
+    with from_disk(browser, exported, color_scheme="dark") as dark:
+        player = begins_where_the_app_was(dark)
         expect(player).to_have_attribute("data-theme", "dark")
         player.locator("select").first.select_option("60")
-        play.click()
+        player.get_by_role("button", name="Play").click()
         expect(where(player)).to_have_text("tile 8 of 8 · key block 7", timeout=10_000)
-    assert serious_violations(from_disk) == []
+        assert serious_violations(dark) == []
+    with from_disk(browser, exported, reduced_motion="reduce") as calm:
+        player = begins_where_the_app_was(calm)
+        expect(player.get_by_role("button", name="Play")).to_be_disabled()
+        player.focus()
+        calm.keyboard.press("Space")
+        expect(where(player)).to_have_text("tile 5 of 8 · key block 4")
+        assert serious_violations(calm) == []
+
+
+def begins_where_the_app_was(tab: Page) -> Locator:
+    player = tab.locator(".fs-player")
+    expect(where(player)).to_have_text("tile 4 of 8 · key block 3")
+    assert_painted(player)
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it must not scroll sideways"
+    return player
 
 
 @pytest.mark.parametrize("page", ["light", "dark"], indirect=True)

@@ -48,6 +48,11 @@ def test_the_default_problem_runs_and_is_proved(page: Page, server: Server) -> N
     expect(page.locator(".js-plotly-plot").first).to_be_visible(timeout=20_000)
     expect(page.locator("h1")).to_have_count(1)
     assert re.search(r"[?&]job=\w+", page.url)
+    explained = page.locator(".fs-how").first
+    expect(explained).to_be_hidden()
+    page.locator(".fs-provenance").first.focus()
+    expect(explained).to_be_visible()
+    expect(explained).to_contain_text("float64, computed tile by tile")
 
 
 def test_ctrl_enter_runs(page: Page, server: Server) -> None:
@@ -129,8 +134,8 @@ def test_no_serious_accessibility_violation(page: Page, server: Server) -> None:
 
 
 def test_the_first_paint_comes_soon(browser: Browser, server: Server) -> None:
-    """In a browser that has never been here; the quickest of five, as other tests have the cores too."""
-    assert min(first_paint_ms(browser, server.url) for _ in range(5)) < 3000
+    """In a browser that has never been here; one of five times, as other tests have the cores too."""
+    assert any(first_paint_ms(browser, server.url) < 3000 for _ in range(5))
 
 
 def first_paint_ms(browser: Browser, url: str) -> float:

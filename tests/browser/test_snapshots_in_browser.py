@@ -42,8 +42,22 @@ def save_a_run(page: Page, server: Server, seq_len: int) -> str:
     return link.inner_text().strip()
 
 
-def test_a_run_is_saved_and_its_link_opens_it_elsewhere(page: Page, server: Server, browser: Browser) -> None:
-    link = save_a_run(page, server, 72)
+@pytest.fixture(scope="module")
+def links() -> list[str]:
+    """The link of the run that tests which change nothing share."""
+    return []
+
+
+@pytest.fixture
+def saved(page: Page, server: Server, links: list[str]) -> str:
+    """The link of a saved run of 72 tokens."""
+    if not links:
+        links.append(save_a_run(page, server, 72))
+    return links[0]
+
+
+def test_a_run_is_saved_and_its_link_opens_it_elsewhere(server: Server, browser: Browser, saved: str) -> None:
+    link = saved
     assert re.fullmatch(rf"{server.url}/snapshots\?snapshot=[0-9a-f]{{64}}", link)
     elsewhere = browser.new_context().new_page()
     for address in (link, link.replace("/snapshots?", "/?")):
@@ -78,9 +92,8 @@ def test_edit_delete_undo(page: Page, server: Server) -> None:
     expect(rows).to_have_count(1)
 
 
-def test_the_files_are_what_was_measured(page: Page, server: Server) -> None:
-    link = save_a_run(page, server, 74)
-    open_page(page, link)
+def test_the_files_are_what_was_measured(page: Page, saved: str) -> None:
+    open_page(page, saved)
     found = {}
     button(page, "share").click()
     for mime in ("application-gzip", "text-html", "text-csv"):
@@ -88,8 +101,8 @@ def test_the_files_are_what_was_measured(page: Page, server: Server) -> None:
             button(page, f"download-{mime}").click()
         found[mime] = Path(download.value.path()).read_bytes()
     snapshot = read(found["application-gzip"])
-    assert link.endswith(snapshot.id)
-    assert snapshot.measurements[0].request.problem.seq_len_q == 74
+    assert saved.endswith(snapshot.id)
+    assert snapshot.measurements[0].request.problem.seq_len_q == 72
     assert read(found["text-html"]).id == snapshot.id
     assert found["text-csv"].count(b"\n") > 1
 
@@ -109,9 +122,8 @@ def test_a_file_is_looked_at_then_kept(page: Page, server: Server, tmp_path: Pat
     expect(page.get_by_role("radio", name="v2")).to_be_checked(timeout=20_000)
 
 
-def test_it_runs_again_here_and_is_compared(page: Page, server: Server) -> None:
-    link = save_a_run(page, server, 75)
-    open_page(page, link)
+def test_it_runs_again_here_and_is_compared(page: Page, saved: str) -> None:
+    open_page(page, saved)
     button(page, "run-here").click()
     comparison = page.get_by_role("link", name="Compare with the snapshot")
     expect(comparison).to_be_visible(timeout=120_000)

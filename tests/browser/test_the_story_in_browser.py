@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from profiling.snapshot import AnySnapshot, read
+from profiling.snapshot import AnySnapshot, Snapshot, read
+from profiling.store import Store
+from tests import records_for_tests as records
 from tests.browser.conftest import ROOT, Server, open_page, serving, settle
 from tests.browser.test_snapshots_in_browser import button, open_file, save_a_run
 
@@ -19,8 +21,12 @@ pytestmark = pytest.mark.browser
 @pytest.fixture
 def teammate(tmp_path: Path) -> Iterator[Server]:
     """A second server with an empty store of its own."""
-    with serving(ROOT, tmp_path / "log", FLASHSCOPE_STORE=f"sqlite:///{tmp_path}/empty.db") as found:
+    with serving(ROOT, tmp_path / "log", FLASHSCOPE_STORE=teammates_store(tmp_path)) as found:
         yield found
+
+
+def teammates_store(folder: Path) -> str:
+    return f"sqlite:///{folder}/empty.db"
 
 
 def copied_link(page: Page) -> str:
@@ -53,7 +59,7 @@ def test_from_one_machine_to_another(page: Page, server: Server, teammate: Serve
     snapshot = read(file)
     assert read(exported).id == snapshot.id == link[-64:]
     uploaded(page, teammate, snapshot, file, tmp_path)
-    compared(page, teammate, snapshot)
+    compared(page, teammate, snapshot, own_run(tmp_path))
     opened_from_disk(browser, exported, tmp_path)
 
 
@@ -69,9 +75,20 @@ def uploaded(page: Page, teammate: Server, snapshot: AnySnapshot, file: bytes, f
     expect(page.locator("h1")).to_contain_text("96 tokens", timeout=20_000)
 
 
-def compared(page: Page, teammate: Server, snapshot: AnySnapshot) -> None:
+def own_run(folder: Path) -> str:
+    """The id of a run of 80 tokens that the teammate made."""
+    problem = records.TINY.model_copy(update={"seq_len_q": 80, "seq_len_kv": 80})
+    one = records.in_interpreter("v2")
+    measurement = one.model_copy(update={"request": one.request.model_copy(update={"problem": problem})})
+    store = Store(teammates_store(folder))
+    own = Snapshot(title="The teammate's own", created_at="2026-11-29T13:10:00+00:00", measurements=(measurement,))
+    store.save(own, "teammate")
+    store.close()
+    return own.id
+
+
+def compared(page: Page, teammate: Server, snapshot: AnySnapshot, own: str) -> None:
     """Beside a run of the teammate's own; the interpreter's times are refused, the differences shown."""
-    own = save_a_run(page, teammate, 80)[-64:]
     open_page(page, f"{teammate.url}/compare?a={snapshot.id}&b={own}")
     expect(page.locator("[data-testid=stMain]")).to_contain_text("What differs", timeout=20_000)
     expect(page.locator("[data-testid=stMain]")).to_contain_text("96")

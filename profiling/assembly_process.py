@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,8 @@ def _assembled(question: Question) -> Assembly:
 
     request, arch = question.request, architecture(question.capability)
     refuse(request.kernel, request.problem, request.precision, request.tiles, arch)
-    compiled, compile_ms = compiled_kernels(request, arch)
+    with _compiled_anew():
+        compiled, compile_ms = compiled_kernels(request, arch)
     kernels = tuple(
         CompiledKernel(report=report_of(name, one, arch, compile_ms), texts=_texts(one)) for name, one in compiled.items()
     )
@@ -42,6 +45,17 @@ def _assembled(question: Question) -> Assembly:
     refused = too_large(kernels[-1].report, request.tiles, arch)
     error = job_error(refused, request.kernel, "compile").model_copy(update={"raw": ""}) if refused else None
     return Assembly(question=question, kernels=kernels, sources=_sources(kernels), error=error)
+
+
+@contextlib.contextmanager
+def _compiled_anew() -> Iterator[None]:
+    """Nothing from Triton's own cache: it knows kernels by their text, and may have compiled the same one in another folder,
+    whose name every line would bear."""
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory(prefix="flashscope-") as folder, knobs.cache.scope():
+        knobs.cache.dir = folder
+        yield
 
 
 def _texts(compiled: Any) -> dict[str, str]:

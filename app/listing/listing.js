@@ -406,16 +406,25 @@ function paint(scene) {
   window_(scene.source, lines.length, (place) => sourceRow(scene, lines[place], place + 1));
 }
 
-function window_({ scroller, space }, count, make) {
+// A row that is what it was stays in the document: replaced under the pointer it would lose its click, and a selection its text.
+function window_(pane, count, make) {
+  const { scroller, space, shown = new Map() } = pane;
   const first = clamp(Math.floor(scroller.scrollTop / ROW_PX) - BEYOND, 0, count);
   const last = Math.min(count, first + Math.ceil((scroller.clientHeight || 600) / ROW_PX) + 2 * BEYOND);
-  const made = [];
+  const now = new Map();
   for (let place = first; place < last; place++) {
     const row = make(place);
     row.style.top = `${place * ROW_PX}px`;
-    made.push(row);
+    const before = shown.get(place);
+    now.set(place, before?.isEqualNode(row) ? before : row);
   }
-  space.replaceChildren(...made);
+  for (const [place, row] of shown) if (now.get(place) !== row) row.remove();
+  let next = space.firstChild;
+  for (const row of now.values()) {
+    if (row === next) next = next.nextSibling;
+    else space.insertBefore(row, next);
+  }
+  pane.shown = now;
 }
 
 function textRow(scene, row) {

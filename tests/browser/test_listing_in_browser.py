@@ -94,6 +94,22 @@ def test_it_finds_folds_and_goes_both_ways(opened, theme):
     assert serious_violations(page) == []
 
 
+def test_a_row_that_is_painted_again_under_the_pointer_keeps_its_click(opened):
+    kernel = Shown(compiled_v2.answer()).kernel(None)
+    page = opened(payload.pack(kernel.rows("sass"), kernel.sources, kernel.code))
+    row = page.locator(".of-source .row", has_text="tl.math.exp2(scores").first
+    row.scroll_into_view_if_needed()
+    line, box = row.get_attribute("data-at"), row.bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.evaluate("""() => new Promise((painted) => {
+        document.querySelector(".of-source .scroller").dispatchEvent(new Event("scroll"));
+        requestAnimationFrame(() => requestAnimationFrame(painted));
+    })""")
+    page.mouse.up()
+    expect(page.locator("output.hits")).to_contain_text(f"line {line}:", timeout=5_000)
+
+
 def test_foreign_text_stays_text(opened):
     row = Row('<img src=x onerror="window.hacked = 1"><b>bold</b>', 0, 50, (Place("kernels/<i>a</i>.py", 1),))
     page = opened(payload.pack([row, row], {"kernels/<i>a</i>.py": "<script>window.hacked = 1</script>"}))

@@ -146,7 +146,7 @@ def test_no_serious_accessibility_violation(page: Page, server: Server, tmp_path
     assert serious_violations(page) == []
     button(page, "more").click()
     button(page, "edit").click()
-    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Edit title, note and tags")).to_be_visible()
     settle(page)
     assert serious_violations(page) == []
     open_page(page, f"{server.url}/snapshots")

@@ -136,7 +136,19 @@ def open_page(page: Page, url: str) -> None:
 def settle(page: Page) -> None:
     """Wait until the script rests and nothing is a skeleton any more."""
     page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=30_000)
-    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')", timeout=30_000)
+    wait_until(page, "!document.querySelector('[data-testid=stSkeleton]')")
+
+
+def wait_until(page: Page, expression: str, arg: object = None) -> None:
+    """Wait until JavaScript is true, or a function of it with arg is.
+
+    wait_for_function looks again from inside the page by eval, which the policy of an exported page forbids; evaluate goes
+    through the browser's own protocol every time.
+    """
+    deadline = time.monotonic() + 30
+    while not page.evaluate(expression, arg):
+        assert time.monotonic() < deadline, f"not true within 30 s: {expression}"
+        page.wait_for_timeout(50)
 
 
 def _is_error(message: ConsoleMessage) -> bool:

@@ -19,7 +19,7 @@ from app.html_page import page_of
 from profiling.foreign_text import cleaned
 from profiling.snapshot import Snapshot, file_of
 from profiling.store import Store
-from tests.browser.conftest import IGNORED, ROOT, Server, open_page, serving, settle
+from tests.browser.conftest import IGNORED, ROOT, Server, open_page, serving, settle, wait_until
 from tests.hostile_text import PAYLOADS, hostile_snapshot, joined_snapshot, small_snapshot
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("hostile text")]
@@ -202,9 +202,8 @@ def visit(watch: Watch, server: Server, path: str, **query: str) -> Page:
 
 
 def wait_for_charts(page: Page) -> None:
-    page.wait_for_function(
-        "[...document.querySelectorAll('[data-testid=stPlotlyChart]')].every(one => one.querySelector('.main-svg'))"
-    )
+    charts = "[...document.querySelectorAll('[data-testid=stPlotlyChart]')]"
+    wait_until(page, f"{charts}.every(one => one.querySelector('.main-svg'))")
 
 
 def letters_of(page: Page) -> str:

@@ -16,6 +16,7 @@ from app.figures.style import LIGHT
 from app.html_page import page_of
 from profiling.snapshot import Snapshot, file_name, file_of, read
 from tests import records_for_tests as records
+from tests.browser.conftest import wait_until
 
 pytestmark = pytest.mark.browser
 KERNELS = ("native", "v1", "v3", "fa3")
@@ -71,7 +72,7 @@ def open_drawn(page: Page, file: Path) -> None:
 
 
 def wait_until_drawn(page: Page) -> None:
-    page.wait_for_function("[...document.querySelectorAll('section:not([hidden]) .plot')].every(p => p.querySelector('svg'))")
+    wait_until(page, "[...document.querySelectorAll('section:not([hidden]) .plot')].every(p => p.querySelector('svg'))")
 
 
 def plots(page: Page):
@@ -85,9 +86,10 @@ def colors_of(page: Page, of: str) -> set[str]:
 
 def wait_for_color(page: Page, of: str, color: str) -> None:
     """Wait until a chart is drawn in it: the charts follow the theme one after the other."""
-    page.wait_for_function(
+    wait_until(
+        page,
         "([of, color]) => [...document.querySelectorAll(of)].some(one => one.style.fill === color)",
-        arg=[f"section:not([hidden]) {of}", color],
+        [f"section:not([hidden]) {of}", color],
     )
 
 
@@ -163,7 +165,7 @@ def test_no_serious_accessibility_violation(tab: Page, theme: Literal["light", "
 
 def test_nothing_is_cut_off_on_a_narrow_screen(tab: Page) -> None:
     tab.set_viewport_size({"width": 400, "height": 860})
-    tab.wait_for_function("document.querySelectorAll('section:not([hidden]) .plot')[1].querySelector('svg').clientWidth < 400")
+    wait_until(tab, "document.querySelectorAll('section:not([hidden]) .plot')[1].querySelector('svg').clientWidth < 400")
     assert tab.evaluate("document.documentElement.scrollWidth") <= 400
     first = plots(tab).first
     assert first.evaluate("one => one.scrollWidth") == 500

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from kernels.problem import AttentionProblem, Precision, TileConfig
+from kernels.problem import AttentionProblem, BackwardTiles, Precision, TileConfig
 
 if TYPE_CHECKING:
     from kernels.stamps import StampBuffers
@@ -78,6 +78,45 @@ class Kernel(Protocol):
 
     def frames(self, trace: TraceBuffers, operands: Operands, problem: AttentionProblem) -> Frames:
         """What a traced launch stored, in natural units; waits for it."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of a loss by q, k and v, each with the shape and dtype of what it is the gradient of."""
+
+    dq: torch.Tensor
+    dk: torch.Tensor
+    dv: torch.Tensor
+
+
+class Backward(Protocol):
+    """A version's backward, found by name through kernels.registry.load_backward; a module with these functions fulfils it.
+
+    It computes the weights P again from q, k and the lse that the forward has left. Gradients are in bf16 or fp16; with FP8
+    the forward runs in FP8, and its out and lse go with the inputs as they were before they were quantised.
+    """
+
+    def prepare(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Operands:
+        """What preprocess and backward read, never quantised; without FP8 the forward of a training step reads it too.
+
+        Where torch's autograd does the work (native, the peers) these are leaves that require a gradient: the forward that
+        reads them must run with gradients enabled, and once for any number of backwards.
+        """
+
+    def preprocess(
+        self, operands: Operands, output: AttentionOutput, d_out: torch.Tensor, problem: AttentionProblem, launch: Launcher
+    ) -> torch.Tensor | None:
+        """delta, the row sums of dO ∘ O: float32, (batch, num_heads, seq_len_q). None where it is not a step of its own."""
+
+    def backward(
+        self, operands: Operands, output: AttentionOutput, d_out: torch.Tensor, problem: AttentionProblem,
+        tiles: BackwardTiles | None, launch: Launcher, delta: torch.Tensor | None = None,
+    ) -> Gradients:  # fmt: skip
+        """The gradients of sum(out ∘ d_out), d_out shaped as out and contiguous. Launches, returns without waiting.
+
+        output is the forward's: out and lse, or from autograd an out that knows its graph, which is kept. Without delta it
+        is computed here, which is what counts as the whole backward.
+        """
 
 
 def require_layout(problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

@@ -16,21 +16,23 @@ def forward(
     """Attention as most people first write it; see kernels.kernel.Kernel. O(seq_len²) memory.
 
     torch.softmax gives no lse; with_lse computes it from S in a pass of its own, so leave it out where time counts.
-    A query that sees nothing has weights 0 / 0, which is made 0 as the contract asks.
+    Queries that see nothing, the first ones, are left out: softmax would make NaN of them, and of every gradient.
     """
     q, k, v = operands.q, operands.k, operands.v
     group = problem.num_heads // problem.num_kv_heads
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    scores = _scaled_product(q, k.transpose(2, 3), problem.sm_scale)
+    blind = max(0, problem.seq_len_q - problem.seq_len_kv) if problem.causal else 0
+    scores = _scaled_product(q[:, :, blind:], k.transpose(2, 3), problem.sm_scale)
     if problem.causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
-        hidden = hidden.triu_(1 + problem.seq_len_kv - problem.seq_len_q)
+        hidden = hidden.triu_(1 + problem.seq_len_kv - scores.shape[-2])
         scores.masked_fill_(hidden, float("-inf"))
     weights = torch.softmax(scores, dim=-1)
-    if problem.causal and problem.seq_len_q > problem.seq_len_kv:
-        weights[..., : problem.seq_len_q - problem.seq_len_kv, :] = 0.0
     out = torch.matmul(weights, v)
     lse = torch.logsumexp(scores.float(), dim=-1) if with_lse else None
+    if blind:
+        out = torch.nn.functional.pad(out, (0, 0, blind, 0))
+        lse = None if lse is None else torch.nn.functional.pad(lse, (blind, 0), value=float("-inf"))
     return AttentionOutput(out, lse)
 
 

@@ -177,3 +177,20 @@ class TileConfig(Frozen):
         order += "" if self.block_order == "default" else f", {BLOCK_ORDER_WORDS[self.block_order]}"
         order += "" if self.num_programs is None else f", {self.num_programs:,} persistent programs"
         return f"{self.block_m} × {self.block_n}, {self.num_warps} warps, {self.num_stages} stages{order}"
+
+
+class BackwardTiles(Frozen):
+    """How a backward's work is cut: the tiles of the kernel for dK and dV, and of the one for dQ.
+
+    In both BLOCK_M counts queries and BLOCK_N keys. dq is None where one kernel computes all three (v1).
+    """
+
+    dkdv: TileConfig
+    dq: TileConfig | None = None
+
+    @property
+    def title(self) -> str:
+        """Words for a caption: 'dK, dV 64 × 128, 8 warps, 2 stages; dQ 128 × 64, 8 warps, 3 stages'."""
+        if self.dq is None:
+            return self.dkdv.title
+        return f"dK, dV {self.dkdv.title}; dQ {self.dq.title}"

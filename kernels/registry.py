@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernels.architecture import Architecture
+from kernels.default_backward_tiles import backward_tiles_to_start_with
 from kernels.default_tiles import HOPPER_FP8_TILES, HOPPER_TILES, tiles_to_start_with
-from kernels.problem import BLOCK_SIZES, NUM_WARPS, AttentionProblem, LoopOrder, Precision, TileConfig, listed
+from kernels.problem import (
+    BLOCK_SIZES,
+    NUM_WARPS,
+    AttentionProblem,
+    BackwardTiles,
+    LoopOrder,
+    Precision,
+    TileConfig,
+    listed,
+)
 
 if TYPE_CHECKING:
-    from kernels.kernel import Kernel
+    from kernels.kernel import Backward, Kernel
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,7 @@ class Version:
     none. last_first: it goes through the key tiles from the last one down. lag_log2: by how much, in log2, scores may exceed
     its m before m moves (not with FP8). deals_blocks: it deals its query blocks out itself, to one persistent program an SM,
     whose warpgroups own 64 queries each and stamp for themselves. has_hadamard: with FP8, Q and K can be turned first.
+    backward: the module that load_backward() imports; None where it has none. dq_apart: dQ has a kernel of its own there.
     """
 
     name: str
@@ -52,6 +63,8 @@ class Version:
     deals_blocks: bool = False
     is_peer: bool = False
     interpretable: bool = True
+    backward: str | None = None
+    dq_apart: bool = False
 
 
 class Refused(ValueError):
@@ -84,7 +97,7 @@ VERSIONS: dict[str, Version] = {
             "PyTorch native",
             "kernels.native",
             "Three PyTorch calls; the whole score matrix S goes through memory.",
-            has_tiles=False,
+            has_tiles=False, backward="kernels.backward_autograd",
         ),
         Version(
             "v1",
@@ -95,7 +108,7 @@ VERSIONS: dict[str, Version] = {
                 Idea("online softmax", "running maximum m and sum l replace the score matrix", f"{_DAO_2022}, section 3.1"),
                 Idea("tiling", "Q, K, V pass through shared memory tile by tile", f"{_DAO_2022}, Algorithm 1"),
             ),
-            has_loop_order=True, has_trace=True, visits_hidden=True,
+            has_loop_order=True, has_trace=True, visits_hidden=True, backward="kernels.backward_v1",
         ),
         Version(
             "v2",
@@ -118,7 +131,7 @@ VERSIONS: dict[str, Version] = {
                     "LPT scheduling, Graham 1969",
                 ),
             ),
-            has_block_order=True, has_trace=True,
+            has_block_order=True, has_trace=True, backward="kernels.backward_v2", dq_apart=True,
         ),
         Version(
             "v3",
@@ -136,6 +149,7 @@ VERSIONS: dict[str, Version] = {
                 ),
             ),
             has_fp8=True, has_hadamard=True, has_block_order=True, has_trace=True,
+            backward="kernels.backward_v3", dq_apart=True,
         ),
         Version(
             "v3-hopper",
@@ -165,19 +179,19 @@ VERSIONS: dict[str, Version] = {
                 ),
             ),
             has_fp8=True, has_hadamard=True, has_trace=True, visits_one=True, last_first=True, lag_log2=8.0, deals_blocks=True,
-            interpretable=False,
+            interpretable=False, backward="kernels.backward_v3", dq_apart=True,
         ),
         Version(
             "sdpa-cudnn", "cuDNN (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, cuDNN backend.",
-            has_tiles=False, is_peer=True, interpretable=False,
+            has_tiles=False, is_peer=True, interpretable=False, backward="kernels.backward_autograd",
         ),
         Version(
             "sdpa-flash", "FA2 (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, FlashAttention-2 backend.",
-            has_tiles=False, is_peer=True, interpretable=False,
+            has_tiles=False, is_peer=True, interpretable=False, backward="kernels.backward_autograd",
         ),
         Version(
             "flex", "FlexAttention", "kernels.peers", "torch's flex_attention, compiled; causal through a block mask.",
-            has_tiles=False, is_peer=True, interpretable=False,
+            has_tiles=False, is_peer=True, interpretable=False, backward="kernels.backward_autograd",
         ),
         Version(
             "fa3", "FA3", "kernels.peers", "The FlashAttention-3 authors' own Hopper kernels, package fa3-fwd.",
@@ -207,6 +221,16 @@ def load(name: str) -> Kernel:
     return module.peer(name) if VERSIONS[name].is_peer else module
 
 
+def load_backward(name: str) -> Backward:
+    """Import a version's backward and return it.
+
+    Raises ValueError naming the versions there are; Refused for one that has no backward.
+    """
+    if version(name).backward is None:
+        raise _without_backward(name)
+    return importlib.import_module(VERSIONS[name].backward)
+
+
 def can_be_watched(name: str, fp8: bool) -> bool:
     """Whether a version can store its tiles and stamp its programs: all that have a trace but v3-hopper in FP8."""
     return version(name).has_trace and not (fp8 and name == "v3-hopper")
@@ -232,6 +256,17 @@ def default_tiles(
     All compile without spills and fit; kernels.default_tiles says which of them were measured.
     """
     return tiles_to_start_with(name, problem, precision, arch, loop_order) if version(name).has_tiles else None
+
+
+def default_backward_tiles(
+    name: str, problem: AttentionProblem, precision: Precision, arch: Architecture
+) -> BackwardTiles | None:
+    """The tiles a version's backward starts with, or None where it has none to choose, or no backward.
+
+    All compile without spills and fit; precision.fp8 changes nothing, as a backward never runs in FP8.
+    """
+    entry = version(name)
+    return backward_tiles_to_start_with(entry.backward, problem, arch) if entry.has_tiles and entry.backward else None
 
 
 def precision_for(name: str, precision: Precision) -> Precision:
@@ -278,6 +313,48 @@ def refuse(
         _refuse_fp8(problem, tiles, arch)
         _refuse_scales(name, precision, arch)
         _refuse_hadamard(name, problem, precision)
+
+
+def refuse_backward(
+    name: str, problem: AttentionProblem, precision: Precision, tiles: BackwardTiles | None, arch: Architecture | None
+) -> None:
+    """Raise Refused, in one sentence, when a version's backward cannot work; the forward has its own refuse().
+
+    arch None is the interpreter. What only the compiler knows is refused after compiling, before the launch.
+    """
+    entry = version(name)
+    if entry.backward is None:
+        raise _without_backward(name)
+    if not entry.has_tiles:
+        if tiles is not None:
+            raise Refused(f"Tiles of the backward are not possible with {name}: it has none to choose.")
+        return
+    if tiles is None:
+        raise Refused(f"The backward of {name} needs block_m, block_n, num_warps and num_stages.")
+    if entry.dq_apart != (tiles.dq is not None):
+        wanted = "needs tiles for dQ, too" if entry.dq_apart else "has one kernel: tiles for dQ alone are not possible"
+        raise Refused(f"The backward of {name} {wanted}.")
+    for one in (tiles.dkdv, tiles.dq or tiles.dkdv):
+        _refuse_three_warpgroups(f"the backward of {name}", one)
+        _refuse_grids(name, one)
+
+
+def _without_backward(name: str) -> Refused:
+    having = [one.title if one.is_peer else one.name for one in VERSIONS.values() if one.backward]
+    return Refused(
+        f"direction = backward is not possible with {name}: only {', '.join(having[:-1])} and {having[-1]} have one."
+    )
+
+
+def _refuse_grids(name: str, tiles: TileConfig) -> None:
+    """Orders and grids that only forwards let be chosen."""
+    for field, value in (
+        ("loop_order", tiles.loop_order),
+        ("block_order", tiles.block_order),
+        ("num_programs", tiles.num_programs),
+    ):
+        if value not in ("query", "default", None):
+            raise Refused(f"{field} = {value} is not possible with the backward of {name}: only a forward lets it be chosen.")
 
 
 def _refuse_scales(name: str, precision: Precision, arch: Architecture | None) -> None:

@@ -126,34 +126,41 @@ def _key_outer_passes(problem: AttentionProblem, tiles: TileConfig) -> list[int]
 # native: PyTorch's calls, one after the other
 
 
+def _native_rows(problem: AttentionProblem) -> int:
+    """Query rows of a head that see something: native leaves the others out."""
+    return min(problem.seq_len_q, problem.seq_len_kv) if problem.causal else problem.seq_len_q
+
+
 def _native_sizes(problem: AttentionProblem) -> tuple[int, int, int, int]:
-    """Bytes of S (and of P), of K (and of V) repeated for every head, of the mask, of P's rows that see nothing."""
-    heads, pairs = _heads(problem)[0], problem.seq_len_q * problem.seq_len_kv
-    unseeing = max(0, problem.seq_len_q - problem.seq_len_kv) * problem.seq_len_kv if problem.causal else 0
+    """Bytes of S (and of P), of K (and of V) repeated for every head, of the mask, of out where rows are left out of it."""
+    heads, rows = _heads(problem)[0], _native_rows(problem)
+    pairs = rows * problem.seq_len_kv
     repeated = heads * problem.seq_len_kv * problem.head_dim * _OUT_BYTES
-    return heads * pairs * _SCORE_BYTES, repeated, pairs if problem.causal else 0, heads * unseeing * _SCORE_BYTES
+    padded = heads * problem.seq_len_q * problem.head_dim * _OUT_BYTES if rows < problem.seq_len_q else 0
+    return heads * pairs * _SCORE_BYTES, repeated, pairs if problem.causal else 0, padded
 
 
 def _native_passes(problem: AttentionProblem) -> list[int]:
     """K and V repeated, written and read; S written, masked (read and written), read; P written and read; the mask."""
-    scores, repeated, mask, unseeing = _native_sizes(problem)
+    scores, repeated, mask, padded = _native_sizes(problem)
     on_scores = 4 if problem.causal else 2
-    return [repeated] * 4 + [scores] * (on_scores + 2) + ([mask] * 4 + [unseeing] if problem.causal else [])
+    return [repeated] * 4 + [scores] * (on_scores + 2) + ([mask] * 4 + [padded] if problem.causal else [])
 
 
 def _native_asked(problem: AttentionProblem) -> int:
     """Every call's operands and result once; masking reads the mask for every head."""
-    scores, repeated, mask, unseeing = _native_sizes(problem)
-    heads = _heads(problem)[0]
-    rows = heads * problem.seq_len_q * problem.head_dim * _OUT_BYTES
+    scores, repeated, mask, padded = _native_sizes(problem)
+    heads, rows = _heads(problem)[0], _native_rows(problem)
+    of_rows = heads * rows * problem.head_dim * _OUT_BYTES
     repeating = 4 * repeated  # index_select reads what it writes
-    products = (rows + repeated + scores) + (scores + repeated + rows)
-    masking = mask + 2 * mask + (heads * mask + 2 * scores) + unseeing if problem.causal else 0
-    return repeating + products + masking + 2 * scores
+    products = (of_rows + repeated + scores) + (scores + repeated + of_rows)
+    masking = mask + 2 * mask + (heads * mask + 2 * scores) if problem.causal else 0
+    padding = padded + 2 * of_rows if padded else 0  # filled with zeros, then the rows copied into it
+    return repeating + products + masking + 2 * scores + padding
 
 
 def _native_flops(problem: AttentionProblem) -> float:
-    return 4.0 * _heads(problem)[0] * problem.seq_len_q * problem.seq_len_kv * problem.head_dim
+    return 4.0 * _heads(problem)[0] * _native_rows(problem) * problem.seq_len_kv * problem.head_dim
 
 
 # Ours: what the programs ask for

@@ -112,7 +112,9 @@ def test_native_asks_for_the_operands_and_results_of_its_calls(each):
                 # A product reads its factors as they are (beta is 0, so not what it adds to); all else element by element.
                 factors = [one.nbytes for one in tensors[-2:]]
                 each_element = [found.numel() * one.itemsize for one in tensors]
-                read = {"baddbmm": factors, "bmm": factors, "ones": [], "fill_": []}.get(name, each_element)
+                # Padding fills what it returns, then copies its operand into it.
+                copied = [2 * tensors[0].nbytes] if tensors else []
+                read = {"baddbmm": factors, "bmm": factors, "ones": [], "constant_pad_nd": copied}.get(name, each_element)
                 moved.append((name, sum(read) + found.nbytes))
             return found
 

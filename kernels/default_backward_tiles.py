@@ -1,0 +1,54 @@
+"""The tiles each version's backward starts with: they compile without spills and fit. None was searched for on a GPU. Pure.
+
+On GPUs without Hopper's products a dK of more columns than rows is split by columns among the warps, so that P and dS go to
+all of them through shared memory: BLOCK_N is head_dim where registers allow it, as BLOCK_M is for dQ.
+"""
+
+from __future__ import annotations
+
+from kernels.architecture import Architecture
+from kernels.default_tiles import Tiles
+from kernels.problem import AttentionProblem, BackwardTiles, TileConfig
+
+# By padded head_dim.
+_V1: dict[int, dict[int, Tiles]] = {
+    80: {32: (32, 64, 4, 1), 64: (32, 32, 4, 2), 128: (16, 32, 4, 1), 256: (16, 16, 4, 1)},
+    90: {32: (64, 64, 8, 1), 64: (64, 64, 8, 1), 128: (32, 64, 8, 1), 256: (32, 32, 8, 1)},
+    100: {32: (64, 64, 4, 1), 64: (32, 64, 8, 1), 128: (64, 64, 8, 1), 256: (16, 16, 4, 1)},
+}
+# v2 everywhere, v3 where it has no copy engine.
+_DKDV: dict[int, dict[int, Tiles]] = {
+    80: {32: (32, 64, 4, 2), 64: (32, 64, 4, 2), 128: (32, 64, 8, 2), 256: (32, 32, 8, 2)},
+    90: {32: (64, 128, 8, 2), 64: (64, 128, 8, 2), 128: (32, 128, 8, 2), 256: (32, 32, 8, 2)},
+    100: {32: (64, 64, 8, 2), 64: (64, 64, 8, 2), 128: (32, 32, 8, 2), 256: (32, 32, 8, 2)},
+}
+_DQ: dict[int, dict[int, Tiles]] = {
+    80: {32: (64, 64, 4, 2), 64: (64, 64, 4, 2), 128: (128, 32, 8, 2), 256: (32, 32, 8, 2)},
+    90: {32: (128, 64, 8, 2), 64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)},
+    100: {32: (128, 64, 8, 2), 64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)},
+}
+_V3_DKDV: dict[int, dict[int, Tiles]] = {
+    90: {32: (64, 128, 8, 2), 64: (64, 128, 8, 2), 128: (32, 128, 8, 2), 256: (16, 64, 8, 2)},
+    100: {32: (64, 128, 8, 2), 64: (64, 128, 8, 2), 128: (64, 64, 8, 2), 256: (16, 64, 8, 1)},
+}
+# Without a mask and with one query head a key-value head there are registers for twice as many queries.
+_V3_HOPPER_UNMASKED: Tiles = (64, 128, 8, 2)
+
+
+def backward_tiles_to_start_with(module: str, problem: AttentionProblem, arch: Architecture) -> BackwardTiles:
+    """The default of a backward that has tiles; see kernels.registry.default_backward_tiles."""
+    dim = max(32, problem.padded_head_dim)
+    kind = 100 if arch.capability == 100 else 90 if arch.capability == 90 else 80
+    if module == "kernels.backward_v1":
+        return BackwardTiles(dkdv=_config(_V1[kind][dim]))
+    by_copy_engine = module == "kernels.backward_v3" and arch.tma
+    dkdv = (_V3_DKDV if by_copy_engine else _DKDV)[kind][dim]
+    unmasked = not problem.causal and problem.seq_len_q % 64 == 0 and problem.num_heads == problem.num_kv_heads
+    if by_copy_engine and kind == 90 and problem.head_dim == 128 and unmasked:
+        dkdv = _V3_HOPPER_UNMASKED
+    return BackwardTiles(dkdv=_config(dkdv), dq=_config(_DQ[kind][dim]))
+
+
+def _config(tiles: Tiles) -> TileConfig:
+    block_m, block_n, num_warps, num_stages = tiles
+    return TileConfig(block_m=block_m, block_n=block_n, num_warps=num_warps, num_stages=num_stages)

@@ -40,13 +40,17 @@ def asm_operands(letter, outs, ins):
     return ",".join([f"={letter}"] * outs + [letter] * ins)
 
 
-_ALL_HAVE_NO_SIGN = gl.constexpr("""{
+@gluon.constexpr_function
+def _all_have_no_sign(count):
+    """A branch on the signs of count numbers: or of three at a time, as lop3 has it."""
+    ors = " ".join(f"lop3.b32 a, a, ${count + i}, ${count + i + 1}, 0xFE;" for i in range(1, count - 1, 2))
+    outs = " ".join(f"${i}" for i in range(count))
+    return f"""{{
     .reg .pred p, q;
     .reg .b32 a, n;
     mov.b32 n, 4;
-    or.b32 a, $4, $5;
-    or.b32 a, a, $6;
-    or.b32 a, a, $7;
+    or.b32 a, ${count}, ${2 * count - 1};
+    {ors}
     again: setp.ge.s32 p, a, 0;
     @p bra done;
     nanosleep.u32 20;
@@ -54,7 +58,7 @@ _ALL_HAVE_NO_SIGN = gl.constexpr("""{
     setp.gt.s32 q, n, 0;
     @q bra again;
     done:
-    } // $0 $1 $2 $3""")
+    }} // {outs}"""
 
 
 @gluon.jit
@@ -70,10 +74,11 @@ def sync(barrier, THREADS: gl.constexpr):
 
 
 @gluon.jit
-def end_basic_block(sums):
-    """Branch on sums of exponentials, which have no sign: without a branch here ptxas issues the wait for P V before the
-    exponentials that it should hide."""
-    gl.inline_asm_elementwise(_ALL_HAVE_NO_SIGN, asm_operands("r", 4, 4), [sums], dtype=gl.int32, is_pure=False, pack=4)
+def end_basic_block(x, PACK: gl.constexpr = 4):
+    """Branch on exponentials or sums of them, which have no sign: without a branch here ptxas issues the wait for a product
+    before the exponentials that it should hide."""
+    ASM: gl.constexpr = _all_have_no_sign(PACK)
+    gl.inline_asm_elementwise(ASM, asm_operands("r", PACK, PACK), [x], dtype=gl.int32, is_pure=False, pack=PACK)
 
 
 @gluon.jit

@@ -62,8 +62,9 @@ def _why_untimed(one: Measurement) -> str:
         return f"it failed ({one.error.kind.replace('_', ' ')})"
     if "latency" in one.missing:
         return f"it was refused ({one.missing['latency'].rstrip('.')})"
-    wrong = one.accuracy is not None and not one.accuracy.passed
-    return "its output is wrong, and a wrong output has no speed" if wrong else "it was not timed"
+    if one.wrong == "gradients":
+        return "its gradients are wrong, and wrong gradients have no speed"
+    return "its output is wrong, and a wrong output has no speed" if one.wrong else "it was not timed"
 
 
 def _unlike_problem(before: Measurement, after: Measurement) -> str:
@@ -127,7 +128,7 @@ def _software_of(before: Measurement, after: Measurement) -> tuple[Severity, str
 
 def _outputs_of(before: Measurement, after: Measurement) -> tuple[Severity, str, str]:
     sides = (("A", before), ("B", after))
-    wrong = [side for side, one in sides if one.accuracy is not None and not one.accuracy.passed]
+    wrong = [side for side, one in sides if one.wrong]
     if wrong:
         return "bad", f"{' and '.join(wrong)} wrong", "A wrong output has no speed."
     unchecked = [side for side, one in sides if one.accuracy is None]

@@ -159,9 +159,9 @@ def _failure(pair: Pair, limit: Limit | None) -> str:
     after, found = pair.after, pair.verdict
     if after.error is not None:
         return f"{pair.name}: failed in B: {shown(after.error.sentence)}"
-    if after.accuracy is not None and not after.accuracy.passed:
-        was = " and was right in A" if pair.before.accuracy is not None and pair.before.accuracy.passed else ""
-        return f"{pair.name}: the output of B is wrong{was}."
+    if after.wrong is not None:
+        was = " and was right in A" if pair.before.accuracy is not None and pair.before.wrong is None else ""
+        return f"{pair.name}: the {after.wrong} of B {'are' if after.wrong == 'gradients' else 'is'} wrong{was}."
     if limit is None:
         return ""
     allowed = f"{_percent(limit.allowed)} is allowed"
@@ -272,7 +272,7 @@ def _ratio_and_interval(found: Verdict) -> tuple[str, str]:
 def _time(measurement: Measurement) -> str:
     if measurement.error is not None:
         return "failed"
-    if measurement.accuracy is not None and not measurement.accuracy.passed:
+    if measurement.wrong is not None:
         return "WRONG"
     if measurement.latency is None or times_of(measurement.latency) is None:
         return "–"
@@ -335,6 +335,6 @@ def _measured_as_json(measurement: Measurement) -> dict[str, Any]:
     return {
         "median_ms": latency.median_ms if timed else None,
         "launches": latency.n if timed else None,
-        "correct": None if accuracy is None else accuracy.passed,
+        "correct": None if accuracy is None else measurement.wrong is None,
         "error": None if measurement.error is None else measurement.error.sentence,
     }

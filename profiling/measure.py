@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from profiling.latency_record import Latency, StopReason
 from profiling.record_types import Array
-from profiling.records import Latency, StopReason
 from profiling.stop_rule import StopRule
 
 # A verdict needs five. Ten of half the length make its interval half as wide, as the t distribution has it.

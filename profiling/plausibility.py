@@ -9,7 +9,7 @@ from profiling.flags import peak_flag
 from profiling.gpu_models import GpuModel, model_of
 from profiling.memory import estimate
 from profiling.record_types import Array
-from profiling.records import Flag, Latency, Measurement
+from profiling.records import Flag, Latency, Measurement, rate_of
 from profiling.snapshot import AnySnapshot
 
 _ANSWERED_HERE = {"below peak", "peak unknown"}
@@ -57,9 +57,9 @@ def _judged(measurement: Measurement, latency: Latency, model: GpuModel | None) 
     need = estimate(request, measurement.tiles, measurement.environment.device.capability)
     quantised = request.precision.fp8 and latency is not measurement.with_prepass  # the pre-pass reads what it quantises
     from_memory = need.quantised_bytes if quantised else need.inputs_bytes
-    peak = None if model is None else (model.fp8_tflops if request.precision.fp8 else model.bf16_tflops)
+    peak = None if model is None else rate_of(request, model.bf16_tflops, model.fp8_tflops)
     return peak_flag(
-        request.problem.flops,
+        request.flops,
         0 if latency.mode == "warm" else from_memory,  # with a warm cache memory need not be read at all
         latency,
         peak,
@@ -72,7 +72,7 @@ def _other_peaks(measurement: Measurement, model: GpuModel | None) -> tuple[Flag
     said = measurement.peak_tflops
     if model is None or said is None:
         return ()
-    true = model.fp8_tflops if measurement.request.precision.fp8 else model.bf16_tflops
+    true = rate_of(measurement.request, model.bf16_tflops, model.fp8_tflops)
     if true is not None and abs(said - true) <= _SAME * true:
         return ()
     sheet = "none" if true is None else f"{true:,.0f} TFLOP/s"

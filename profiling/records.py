@@ -9,34 +9,40 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
 from pydantic import AfterValidator, FailFast, Field, TypeAdapter, model_validator
 
-from kernels.problem import MAX_SEQ_LEN, AttentionProblem, Frozen, Precision, TileConfig
+from kernels.problem import MAX_SEQ_LEN, AttentionProblem, BackwardTiles, Frozen, Precision, TileConfig
 from kernels.registry import VERSIONS
+from profiling.backward_record import GradientAccuracy, Parts
 from profiling.foreign_text import Moment, printable
+from profiling.latency_record import LONGEST_SERIES, Latency
 from profiling.record_types import Array, Count, Error, Limit, Missing, Ms, Text, Words
 from profiling.schedule_record import Schedule
 from profiling.trace_record import TileTrace, TraceChoice
 
 INTERPRETER = "interpreter"
 
+Effort = Literal["full", "screening"]
+"""How long a job times: until the stop rule has enough, or as briefly as a first look among many needs."""
 Probe = Literal["accuracy", "latency", "warm", "memory", "compile", "tiles", "schedule", "energy"]
 PROBES: tuple[Probe, ...] = ("accuracy", "latency", "warm", "memory", "compile")
-StopReason = Literal["quiet", "settled", "time", "count"]
+Direction = Literal["forward", "backward", "both"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 InputKind = Literal["normal", "peaked", "sliding", "outliers", "steady", "ramp", "own"]
 Severity = Literal["ok", "info", "caution", "bad"]
 ErrorKind = Literal["refused", "compile", "launch", "out_of_memory", "timeout", "crashed", "cancelled"]
 Phase = Literal["starting", "compile", "inputs", "check", "latency", "memory", "observe", "trace", "schedule", "energy"]
 
-_LONGEST_SERIES = 50_000
-_MOST_IN_A_GRAPH = 10_000
 _SERIES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "temperature_c", "memory_clock_mhz", "utilisation_percent")
 MAX_OWN_NUMBERS = 65_536
 _LONGEST_JOB_S = 1e6
-FEWEST_FOR_NOISE = 5
+
+FLOPS_OF_FORWARD: dict[Direction, float] = {"forward": 1.0, "backward": 2.5, "both": 3.5}
+DIRECTION_WORDS: dict[Direction, str] = {"forward": "forward", "backward": "backward", "both": "forward and backward"}
+_LABELS: dict[Direction, str] = {"forward": "", "backward": " bwd", "both": " fwd+bwd"}
 
 KernelName = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(printable)]
 Capability = Annotated[int, Field(ge=10, le=9999)]
@@ -72,13 +78,17 @@ class RunRequest(Frozen):
     device is 'interpreter' or a GPU's UUID; compile_for a compute capability (90 for sm_90) for the compile report,
     None for the device's own. tiles None means the version's default there, which the Measurement then names. inputs is
     what Q, K and V are drawn from, seeded: see profiling.teaching_inputs; with `own` they are in own.
+    direction is what is timed: the forward, the backward after one forward that is not timed, or both in a row, a training
+    step. backward_tiles None means the version's default. With FP8 only the forward is FP8: the backward reads the inputs as
+    they were before they were quantised, in dtype.
     """
 
     kernel: KernelName
     problem: AttentionProblem
     precision: Precision = Precision()
     tiles: TileConfig | None = None
-    direction: Literal["forward"] = "forward"
+    direction: Direction = "forward"
+    backward_tiles: BackwardTiles | None = None
     device: Words = INTERPRETER
     compile_for: Capability | None = None
     probes: Annotated[tuple[Probe, ...], Field(max_length=8), FailFast()] = PROBES
@@ -95,6 +105,25 @@ class RunRequest(Frozen):
             _require_shapes(self.own, self.problem)
         return self
 
+    @model_validator(mode="after")
+    def _watched_forward(self) -> RunRequest:
+        if self.direction == "forward":
+            if self.backward_tiles is not None:
+                raise ValueError("tiles of a backward are not possible with direction = forward: it has none.")
+            return self
+        watched = next((probe for probe in ("tiles", "schedule") if probe in self.probes), None)
+        if watched is not None:
+            raise ValueError(
+                f"direction = {self.direction} is not possible with the probe {watched}: only a forward is watched "
+                "tile by tile, or stamped."
+            )
+        return self
+
+    @property
+    def flops(self) -> float:
+        """Operations of what is timed: a backward's five products count 2.5 times the forward's two (FA2 paper, section 4)."""
+        return FLOPS_OF_FORWARD[self.direction] * self.problem.flops
+
 
 def _require_shapes(own: OwnInputs, problem: AttentionProblem) -> None:
     query = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
@@ -105,7 +134,7 @@ def _require_shapes(own: OwnInputs, problem: AttentionProblem) -> None:
 
 
 def _shared(request: RunRequest) -> tuple[object, ...]:
-    return request.problem, request.device, request.seed, request.inputs, request.own
+    return request.problem, request.device, request.seed, request.inputs, request.own, request.direction
 
 
 class Job(Frozen):
@@ -113,13 +142,14 @@ class Job(Frozen):
 
     job_id: str
     requests: Annotated[tuple[RunRequest, ...], Field(min_length=1, max_length=16)]
+    effort: Effort = "full"
 
     @model_validator(mode="after")
     def _one_problem(self) -> Job:
         first = self.requests[0]
         for request in self.requests[1:]:
             if _shared(request) != _shared(first):
-                raise ValueError("a job's requests must share problem, device, seed and inputs.")
+                raise ValueError("a job's requests must share problem, device, seed, inputs and direction.")
         return self
 
 
@@ -218,67 +248,6 @@ class Accuracy(Frozen):
         return self
 
 
-class Latency(Frozen):
-    """Every launch that was timed, in order. round_of says for each sample in which interleaved round it was taken.
-
-    mode 'cold': the L2 cache was flushed before each launch, CUDA events around it; 'warm': a CUDA graph of
-    launches_per_sample launches was replayed, the cache as the last one left it, CUDA events around the replay: a sample is
-    the time of one of its launches; 'wall': a clock around the interpreter, which is no GPU time. Cold and warm are two
-    quantities. The first launch is never among them.
-    stopped: why there are no more, by profiling.stop_rule; None where no rule was asked. exposed: how many samples the GPU
-    began before the host had queued them whole, so that launch overhead may be in them. outputs_checked: of how many samples
-    the output was looked at and was as fresh as it should be. None: not known, of schema 3 and older.
-    """
-
-    provenance: Literal["measured", "interpreted"]
-    mode: Literal["cold", "warm", "wall"]
-    samples_ms: Array
-    round_of: Array
-    stopped: StopReason | None = None
-    launches_per_sample: Annotated[int, Field(ge=1, le=_MOST_IN_A_GRAPH)] = 1
-    exposed: Count | None = None
-    outputs_checked: Count | None = None
-
-    @model_validator(mode="after")
-    def _launches(self) -> Latency:
-        if (self.provenance == "measured") != (self.mode != "wall"):
-            raise ValueError(f"a latency that is {self.provenance}, in mode {self.mode}, is not possible.")
-        if self.launches_per_sample != 1 and self.mode != "warm":
-            raise ValueError(f"{self.launches_per_sample:,} launches a sample are not possible in mode {self.mode}.")
-        n = self.samples_ms.series("samples_ms")
-        if not 1 <= n <= _LONGEST_SERIES or self.round_of.series("round_of") != n:
-            raise ValueError(f"{n:,} launches in {self.round_of.shape} rounds are not possible: a launch is of one round.")
-        samples, rounds = self.samples_ms.numpy(), self.round_of.numpy()
-        if not 1e-12 <= samples.min() <= samples.max() <= 1e9:
-            raise ValueError(f"a launch of {samples.min():.3g} to {samples.max():.3g} ms is not possible.")
-        if self.round_of.dtype not in ("<i4", "<i8") or rounds[0] < 0 or (np.diff(rounds) < 0).any():
-            raise ValueError("rounds that are not whole numbers from 0 upwards, in order, are not possible.")
-        for name in ("exposed", "outputs_checked"):
-            if (getattr(self, name) or 0) > n:
-                raise ValueError(f"{name} = {getattr(self, name):,} is not possible with {n:,} samples.")
-        return self
-
-    @property
-    def n(self) -> int:
-        """How many samples there are, which is how many launches unless launches_per_sample says otherwise."""
-        return self.samples_ms.shape[0]
-
-    @property
-    def noise(self) -> float | None:
-        """Standard deviation of the samples over their mean, as nvbench has it; None of fewer than five."""
-        samples = self.samples_ms.numpy().astype(float)
-        return float(samples.std(ddof=1) / samples.mean()) if len(samples) >= FEWEST_FOR_NOISE else None
-
-    def quantile_ms(self, q: float) -> float:
-        """The q-quantile of the samples; 0.5 is the median."""
-        return float(np.quantile(self.samples_ms.numpy(), q))
-
-    @property
-    def median_ms(self) -> float:
-        """The number to quote."""
-        return self.quantile_ms(0.5)
-
-
 class MemoryPoint(Frozen):
     """One launch of the memory curve: torch's peak during it, less what was allocated before it (its inputs)."""
 
@@ -310,6 +279,9 @@ class Memory(Frozen):
     sampled from a thread. scores: bytes that S and P would take if they were written out (modelled).
     out, lse: what the returned tensors hold (lse 0 where the version returns none). workspace: the rest of added, given back
     before the call ends. kept: what stays allocated when the output is gone (a version's own cache). curve: other lengths.
+    A call is what the direction says: of a backward, out and lse were there before it, and outputs are dq, dk and dv; of a
+    training step they are all five. gradients: what the returned dq, dk and dv hold, None of a forward. operands: what the FP8
+    pre-pass made of Q, K and V, codes, scales and the lse's shift, before the call; None where there is none.
     """
 
     provenance: Literal["measured", "interpreted"]
@@ -324,8 +296,10 @@ class Memory(Frozen):
     nvml_used_after_bytes: Count | None
     out_bytes: Count | None = None
     lse_bytes: Count | None = None
+    gradients_bytes: Count | None = None
     workspace_bytes: Count | None = None
     kept_bytes: Count | None = None
+    operands_bytes: Count | None = None
     curve: MemoryCurve | None = None
     missing: Missing = {}
 
@@ -433,7 +407,7 @@ class Timeline(Frozen):
         n = self.t_s.series("t_s")
         readings = {name: getattr(self, name) for name in _SERIES if getattr(self, name) is not None}
         for name, reading in readings.items():
-            if n > _LONGEST_SERIES or reading.series(name) != n:
+            if n > LONGEST_SERIES or reading.series(name) != n:
                 raise ValueError(f"{name} of shape {reading.shape} is not possible beside {n:,} moments.")
             if n and not -300 <= reading.numpy().min() <= reading.numpy().max() <= 1e18:
                 raise ValueError(f"{name} from {reading.numpy().min():.3g} to {reading.numpy().max():.3g} is not possible.")
@@ -496,29 +470,60 @@ class JobError(Frozen):
 
 
 def label_of(request: RunRequest, tiles: TileConfig | None) -> str:
-    """A name that tells a measurement from the others of its job: 'v2', 'v1 key-outer', 'v3 FP8', 'cuDNN (SDPA)'."""
+    """A name that tells a measurement from others: 'v2', 'v1 key-outer', 'v3 FP8', 'cuDNN (SDPA) bwd', 'v2 fwd+bwd'."""
     kernel = request.kernel
     name = VERSIONS[kernel].title if kernel in VERSIONS and VERSIONS[kernel].is_peer else kernel
     order = " key-outer" if tiles is not None and tiles.loop_order == "key" else ""
-    return name + order + (" FP8" if request.precision.fp8 else "")
+    return name + order + (" FP8" if request.precision.fp8 else "") + _LABELS[request.direction]
+
+
+def rate_of(request: RunRequest, bf16: float | None, fp8: float | None) -> float | None:
+    """The rate at which a device can do a request's operations, from its own: with FP8 a step's forward has the higher one."""
+    if not request.precision.fp8 or request.direction == "backward":
+        return bf16
+    if request.direction == "forward" or fp8 is None or bf16 is None:
+        return fp8 if request.direction == "forward" else None
+    forward, both = FLOPS_OF_FORWARD["forward"], FLOPS_OF_FORWARD["both"]
+    return both / (forward / fp8 + (both - forward) / bf16)
+
+
+def _require_direction(found: Measurement, has_numbers: bool) -> None:
+    """A backward's numbers are of a backward, and its gradients are right. Raises ValueError."""
+    direction = found.request.direction
+    of_backward = (found.gradients, found.parts, found.backward_tiles)
+    if direction == "forward" and any(one is not None for one in of_backward):
+        raise ValueError("gradients, parts of a step or tiles of a backward are not possible with direction = forward.")
+    if direction == "forward":
+        return
+    if has_numbers and (found.gradients is None or not found.gradients.passed):
+        raise ValueError("a latency of a backward without gradients that passed their check is not a result.")
+    if found.parts is not None and (direction != "both" or found.latency is None):
+        raise ValueError("parts of a step are possible only with direction = both, beside the time of the whole.")
+    if found.tiles_trace is not None or found.schedule is not None:
+        raise ValueError(f"a trace or a schedule is not possible with direction = {direction}.")
 
 
 class Measurement(Frozen):
     """The answer to one RunRequest; what is stored, shared, compared and drawn.
 
-    latency is the kernel alone, cold; with_prepass the FP8 quantisation and the kernel in a row, timed the same way; warm the
-    kernel alone in a CUDA graph with the cache warm, another quantity that is compared with nothing but itself. missing: why
-    one of them is None. A speed without a passed accuracy is impossible: the validator refuses it.
+    latency is what the request's direction says, alone, cold; with_prepass the FP8 quantisation and the same in a row, timed
+    the same way; warm the same in a CUDA graph with the cache warm, another quantity that is compared with nothing but itself.
+    parts: of a training step, where its time goes. missing: why one of them is None. accuracy is the forward's, gradients the
+    backward's. A speed is impossible without a passed accuracy, and with a backward without right gradients: the validator
+    refuses it.
     """
 
     request: RunRequest
     tiles: TileConfig | None
+    backward_tiles: BackwardTiles | None = None
     environment: Environment
     started_at: Moment
     duration_s: Seconds
     first_launch_ms: Ms | None = None
     accuracy: Accuracy | None = None
+    gradients: GradientAccuracy | None = None
     latency: Latency | None = None
+    parts: Parts | None = None
     with_prepass: Latency | None = None
     warm: Latency | None = None
     memory: Memory | None = None
@@ -533,10 +538,12 @@ class Measurement(Frozen):
 
     @model_validator(mode="after")
     def _no_number_without_a_proof(self) -> Measurement:
-        timed = [latency for latency in (self.latency, self.with_prepass, self.warm) if latency is not None]
+        parts = () if self.parts is None else self.parts.timed
+        timed = [latency for latency in (self.latency, self.with_prepass, self.warm, *parts) if latency is not None]
         proved = self.accuracy is not None and self.accuracy.passed
         if (timed or self.schedule is not None or self.energy is not None) and not proved:
             raise ValueError("a latency without a passed accuracy check is not a result.")
+        _require_direction(self, bool(timed) or self.energy is not None)
         if any((latency.mode == "warm") != (latency is self.warm) for latency in timed):
             raise ValueError("a warm time in the place of a cold one, or a cold one in its place, is not possible.")
         trace = self.tiles_trace
@@ -554,8 +561,15 @@ class Measurement(Frozen):
         return self
 
     @property
+    def wrong(self) -> Literal["output", "gradients"] | None:
+        """What was checked and is not right; None where all of it is, or nothing was checked."""
+        if self.accuracy is not None and not self.accuracy.passed:
+            return "output"
+        return "gradients" if self.gradients is not None and not self.gradients.passed else None
+
+    @property
     def label(self) -> str:
-        """A name that tells it from the others of its job: 'v2', 'v1 key-outer', 'v3 FP8', 'cuDNN (SDPA)'."""
+        """A name that tells it from others: 'v2', 'v1 key-outer', 'v3 FP8', 'cuDNN (SDPA) bwd', 'v2 fwd+bwd'."""
         return label_of(self.request, self.tiles)
 
     @property
@@ -563,27 +577,27 @@ class Measurement(Frozen):
         """Floating-point operations a joule, in units of 1e12; None without an energy."""
         if self.energy is None or self.energy.per_launch_mj is None:
             return None
-        return self.request.problem.flops / self.energy.per_launch_mj / 1e9
+        return self.request.flops / self.energy.per_launch_mj / 1e9
 
     @property
     def tflops(self) -> float | None:
         """Achieved TFLOP/s of the kernel alone; None without a GPU time."""
         if self.latency is None or self.latency.provenance != "measured":
             return None
-        return self.request.problem.flops / self.latency.median_ms / 1e9
+        return self.request.flops / self.latency.median_ms / 1e9
 
     @property
     def tflops_with_prepass(self) -> float | None:
         """Achieved TFLOP/s when the FP8 pre-pass counts; None without one."""
         if self.with_prepass is None or self.with_prepass.provenance != "measured":
             return None
-        return self.request.problem.flops / self.with_prepass.median_ms / 1e9
+        return self.request.flops / self.with_prepass.median_ms / 1e9
 
     @property
     def peak_tflops(self) -> float | None:
         """The device's data-sheet rate for the number format of this run."""
         device = self.environment.device
-        return device.peak_fp8_tflops if self.request.precision.fp8 else device.peak_bf16_tflops
+        return rate_of(self.request, device.peak_bf16_tflops, device.peak_fp8_tflops)
 
 
 class Ready(Frozen):

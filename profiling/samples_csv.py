@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 
+from profiling.backward_record import PART_NAMES
 from profiling.foreign_text import printable
 from profiling.records import Latency
 from profiling.snapshot import AnySnapshot
@@ -18,7 +19,8 @@ def samples_csv(snapshot: AnySnapshot) -> str:
     """Every launch that was timed, in order: the snapshot's id, the version, its interleaved round, milliseconds.
 
     A kernel timed together with its FP8 pre-pass is a version of its own, 'v3 FP8 with pre-pass', and so is its warm time,
-    'v2 warm', of which a row is a replay of a CUDA graph, divided by its launches.
+    'v2 warm', of which a row is a replay of a CUDA graph, divided by its launches; and so are a step's parts, as in
+    'v2 fwd+bwd, forward'.
     """
     text = io.StringIO(newline="")
     table = csv.writer(text, lineterminator="\n")
@@ -28,6 +30,8 @@ def samples_csv(snapshot: AnySnapshot) -> str:
         table.writerows(_rows(snapshot.id, label, measurement.latency))
         table.writerows(_rows(snapshot.id, f"{label} with pre-pass", measurement.with_prepass))
         table.writerows(_rows(snapshot.id, f"{label} warm", measurement.warm))
+        for part in PART_NAMES if measurement.parts is not None else ():
+            table.writerows(_rows(snapshot.id, f"{label}, {part}", getattr(measurement.parts, part)))
     return text.getvalue()
 
 

@@ -23,7 +23,7 @@ from profiling.record_types import first_sentence
 from profiling.records import Measurement
 from profiling.untrusted import Json, NotASnapshot, json_in
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 SUFFIX = ".flashscope.json.gz"
 MAX_PAGE_BYTES = 16_000_000
 # What the records allow is less than what is read; a newer snapshot may be more, and is not validated whole.
@@ -38,7 +38,7 @@ class Snapshot(Frozen):
     created_at: when it was saved, ISO 8601 with time zone. measurements: in the order of the job's requests.
     """
 
-    schema_version: Literal[4] = SCHEMA_VERSION
+    schema_version: Literal[5] = SCHEMA_VERSION
     title: Title
     note: Note = ""
     author: Name = ""
@@ -192,7 +192,12 @@ def _from_3(value: dict[str, Any]) -> dict[str, Any]:
     return {**value, "schema_version": 4}
 
 
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2, 3: _from_3}
+def _from_4(value: dict[str, Any]) -> dict[str, Any]:
+    """Schema 5 added the backward: a direction, its tiles, gradients, a step's parts, their memory; all may be left out."""
+    return {**value, "schema_version": 5}
+
+
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
 _SNAPSHOT = TypeAdapter(Snapshot)
 _MEASUREMENT = TypeAdapter(Measurement)
 _MOMENT: TypeAdapter[str] = TypeAdapter(Moment)

@@ -43,14 +43,13 @@ def _outcome(measurement: Measurement) -> str:
     if "latency" in measurement.missing:
         return "time refused"
     if measurement.accuracy is not None:
-        return "correct" if measurement.accuracy.passed else "wrong"
+        return "wrong" if measurement.wrong else "correct"
     return "compiled" if measurement.compiled else "not checked"
 
 
 def is_sound(measurement: Measurement) -> bool:
     """Whether nothing failed, the output is not wrong, and nothing said of it cannot be true."""
-    wrong = measurement.accuracy is not None and not measurement.accuracy.passed
-    return measurement.error is None and not wrong and all(flag.severity != "bad" for flag in measurement.flags)
+    return measurement.error is None and measurement.wrong is None and all(flag.severity != "bad" for flag in measurement.flags)
 
 
 def is_missing_peer(measurement: Measurement) -> bool:

@@ -87,7 +87,7 @@ def _zip() -> bytes:
 
 
 def _newer(**fields: Any) -> bytes:
-    return _gzip(json.dumps({**_sample(), "schema_version": 4, **fields}).encode())
+    return _gzip(json.dumps({**_sample(), "schema_version": 5, **fields}).encode())
 
 
 def _letters_in(schema_version: int, count: int) -> bytes:

@@ -16,6 +16,7 @@ from app.figures import (
     memory,
     microscope,
     roofline,
+    step,
     timeline,
     utilisation,
     versions,
@@ -54,6 +55,8 @@ def draw_everything(snapshot: AnySnapshot) -> int:
     charts = [chart(found, found[0].label, LIGHT) for chart in (versions.chart, roofline.chart)]
     for one in found:
         charts += [module.chart(one, LIGHT) for module in (launches, timeline, compiled)]
+        charts += filter(None, [step.chart(found, one, LIGHT)])
+        step.headline(one)
         charts.append(memory.chart(one, LIGHT, [other for other in found if other is not one]))
         explained(one)
         if one.error is not None:

@@ -8,14 +8,16 @@ import math
 import numpy as np
 
 from kernels.block_order import WHOLE_HEAD
-from kernels.problem import AttentionProblem, Precision, TileConfig
+from kernels.problem import AttentionProblem, BackwardTiles, Precision, TileConfig
 from kernels.registry import VERSIONS
+from profiling.backward_record import GradientAccuracy, GradientError, Parts
 from profiling.record_types import Array
 from profiling.records import (
     INTERPRETER,
     Accuracy,
     CompileReport,
     DeviceFacts,
+    Direction,
     Environment,
     Flag,
     JobError,
@@ -282,6 +284,56 @@ def in_interpreter(kernel: str = "v3", *, passed: bool = True, **changes: object
         ),
     }
     return Measurement(**{**found, **changes})
+
+
+def gradients(interpreted: bool = False, passed: bool = True, **changes: object) -> GradientAccuracy:
+    """Three checked gradients; dk is the worst, and wrong unless they passed."""
+
+    def error(relative: float) -> GradientError:
+        return GradientError(
+            relative_error=relative,
+            max_abs_error=1e-2,
+            allowed_relative_error=3.6e-3,
+            allowed_because="bf16 rounds to 8 bits",
+            non_finite=0,
+        )
+
+    found = {"dq": error(2.4e-3), "dk": error(2.5e-3 if passed else 0.38), "dv": error(2.3e-3)}
+    provenance = "interpreted" if interpreted else "measured"
+    return GradientAccuracy(
+        **{"provenance": provenance, **found, "heads_checked": 16, "heads_total": 16, "passed": passed, **changes}
+    )
+
+
+def with_backward(
+    kernel: str = "v2", direction: Direction = "both", *, interpreted: bool = False, passed: bool = True, **changes: object
+) -> Measurement:
+    """A measurement of a backward, or of a training step: 3.2 times a forward, 2.3 of it the backward."""
+    start = in_interpreter(kernel) if interpreted else on_gpu(kernel)
+    ms = 240.0 if interpreted else INVENTED_MS[kernel]
+    tiles = BackwardTiles(dkdv=TILES, dq=TILES) if VERSIONS[kernel].has_tiles else None
+
+    def time(factor: float) -> Latency:
+        return latency(factor * ms, interpreted, *((1, 1) if interpreted else ()))
+
+    parts = Parts(
+        forward=time(1.0),
+        backward=time(2.3),
+        preprocess=time(0.05) if tiles else None,
+        missing={} if tiles else {"preprocess": "it has none of its own"},
+    )
+    found = {
+        "request": start.request.model_copy(update={"direction": direction, "backward_tiles": tiles}),
+        "backward_tiles": tiles,
+        "gradients": gradients(interpreted, passed),
+        "latency": time(3.2 if direction == "both" else 2.3) if passed else None,
+        "parts": parts if direction == "both" and passed else None,
+    }
+    if not interpreted:
+        sizes = {"gradients_bytes": 201 << 20, "out_bytes": 67 << 20, "lse_bytes": 1 << 20, "workspace_bytes": 1 << 20}
+        found["memory"] = start.memory.model_copy(update=sizes)
+    fields = {name: getattr(start, name) for name in Measurement.model_fields}
+    return Measurement(**{**fields, **found, **changes})
 
 
 def failed(kernel: str = "v3", error: JobError | None = None) -> Measurement:

@@ -18,12 +18,15 @@ from kernels.problem import (
     NUM_STAGES,
     WARP_COUNTS,
     AttentionProblem,
+    BackwardTiles,
     Precision,
     TileConfig,
 )
 from kernels.registry import VERSIONS
+from profiling.backward_record import GradientAccuracy, GradientError, Parts
 from profiling.record_types import Array
 from profiling.records import (
+    DIRECTIONS,
     INTERPRETER,
     MAX_OWN_NUMBERS,
     Accuracy,
@@ -71,6 +74,7 @@ TRACES = [
     traced("v3", _WATCHED, 16, fp8=True, as_bytes=True, every=2, whole_map=False),
 ]
 _MOST_STAMPED = 600
+_PARTS = ("forward", "backward", "preprocess")
 _small_errors = st.sampled_from([0.0, -0.0, 5e-324, 1e-300, 1e-3, 0.1 + 0.2, 1 / 3, 1.0, 1e22, 1.7976931348623157e308])
 moments = st.builds(
     "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{}".format,
@@ -96,6 +100,7 @@ tiles = st.builds(
     num_stages=st.sampled_from(NUM_STAGES), loop_order=st.sampled_from(["query", "key"]),
     block_order=st.sampled_from(BLOCK_ORDERS), num_programs=st.sampled_from([None, None, 1, 132]),
 )  # fmt: skip
+backwards = st.builds(BackwardTiles, dkdv=tiles, dq=st.none() | tiles)
 precisions = st.builds(
     lambda dtype, fp8, fp8_scale, turned: Precision(dtype=dtype, fp8=fp8, fp8_scale=fp8_scale, hadamard=fp8 and turned),
     st.sampled_from(["bf16", "fp16"]), st.booleans(), st.sampled_from(["token", "block", "head"]), st.booleans(),
@@ -190,6 +195,36 @@ def latencies(draw: st.DrawFn, interpreted: bool, warm: bool = False) -> Latency
 
 
 @st.composite
+def gradients(draw: st.DrawFn, interpreted: bool, passed: bool) -> GradientAccuracy:
+    """Three gradients that passed by their own numbers, or did not."""
+    chance, allowed = draw(_flags_of_chance), draw(st.sampled_from([1e-3, 1 / 3, 1e22]))
+
+    def error(place: int) -> GradientError:
+        return GradientError(
+            relative_error=0.5 * allowed if passed else _maybe(chance, place, 3 * allowed),
+            max_abs_error=_maybe(chance, place + 3, 0.1),
+            allowed_relative_error=allowed,
+            allowed_because=draw(texts),
+            non_finite=0 if passed else draw(_counts),
+            end_to_end_relative_error=_maybe(chance, place + 6, 2 * allowed),
+        )
+
+    return GradientAccuracy(
+        provenance="interpreted" if interpreted else "measured",
+        dq=error(0), dk=error(1), dv=error(2), heads_checked=3, heads_total=3 + chance % 5, passed=passed,
+        missing=draw(missing),
+    )  # fmt: skip
+
+
+@st.composite
+def step_parts(draw: st.DrawFn, interpreted: bool) -> Parts:
+    """A step's parts, any of them missing."""
+    chance = draw(_flags_of_chance)
+    found = {name: _maybe(chance, place, draw(latencies(interpreted))) for place, name in enumerate(_PARTS)}
+    return Parts(**found, missing=draw(missing))
+
+
+@st.composite
 def memories(draw: st.DrawFn, interpreted: bool) -> Memory:
     """Sizes, the measured ones there or not."""
     chance, size = draw(_flags_of_chance), draw(_counts)
@@ -206,6 +241,7 @@ def memories(draw: st.DrawFn, interpreted: bool) -> Memory:
         nvml_used_after_bytes=_maybe(chance, 5, 1),
         out_bytes=_maybe(chance, 6, size),
         lse_bytes=_maybe(chance, 7, 0),
+        gradients_bytes=_maybe(chance, 12, size),
         workspace_bytes=_maybe(chance, 8, 1),
         kept_bytes=_maybe(chance, 9, 0),
         curve=_maybe(chance, 10, _curve(chance % 4, size, draw(texts))),
@@ -341,13 +377,18 @@ def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionPr
     if watched is not None:
         problem, chosen = watched.request.problem, watched.tiles
     own = _own(problem, chance) if chance & 2048 else None
-    stamped = draw(st.booleans()) and checked and passed and not interpreted
+    direction = "forward" if watched is not None else draw(st.sampled_from(["forward", "forward", *DIRECTIONS]))
+    is_step = direction == "both" and is_timed
+    backward_tiles = None if direction == "forward" else _maybe(chance, 14, draw(backwards))
+    stamped = draw(st.booleans()) and checked and passed and not interpreted and direction == "forward"
     return Measurement(
         request=RunRequest(
             kernel=draw(st.sampled_from([*VERSIONS, "v4 <b>"])),
             problem=problem,
             precision=draw(precisions),
             tiles=_maybe(chance, 3, chosen),
+            direction=direction,
+            backward_tiles=backward_tiles,
             device=environment.device.id,
             compile_for=_maybe(chance, 4, 90),
             inputs="own" if own is not None else draw(st.sampled_from(["normal", "ramp"])),
@@ -355,12 +396,15 @@ def measurements(draw: st.DrawFn, environment: Environment, problem: AttentionPr
             seed=draw(st.sampled_from([0, 1, -(2**63), 2**63 - 1])),
         ),
         tiles=chosen,
+        backward_tiles=backward_tiles,
         environment=environment,
         started_at=draw(moments),
         duration_s=draw(st.sampled_from([0.0, -0.0, 0.1 + 0.2, 8, 1e6])),
         first_launch_ms=_maybe(chance, 5, 1 / 3),
         accuracy=draw(accuracies(interpreted, passed)) if checked else None,
+        gradients=draw(gradients(interpreted, passed)) if checked and direction != "forward" else None,
         latency=draw(latencies(interpreted)) if is_timed else None,
+        parts=draw(step_parts(interpreted)) if is_step and chance & 32768 else None,
         with_prepass=draw(latencies(interpreted)) if is_timed and chance & 64 else None,
         warm=draw(latencies(interpreted, warm=True)) if is_timed and chance & 4096 and not interpreted else None,
         memory=draw(memories(interpreted)) if chance & 128 else None,

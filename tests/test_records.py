@@ -306,8 +306,9 @@ def test_a_job_keeps_to_one_problem_device_and_seed():
         {"device": "GPU-1"},
         {"problem": PROBLEM.model_copy(update={"causal": False})},
         {"inputs": "ramp"},
+        {"direction": "backward"},
     ):
-        with pytest.raises(ValidationError, match="must share problem, device, seed and inputs"):
+        with pytest.raises(ValidationError, match="must share problem, device, seed, inputs and direction"):
             Job(job_id="a", requests=(REQUEST, REQUEST.model_copy(update=change)))
     with pytest.raises(ValidationError):
         Job(job_id="a", requests=())

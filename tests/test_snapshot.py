@@ -39,6 +39,7 @@ IDS = {
     "snapshot-schema-2.json": "1048f1daae96cae39f93689106307efff1f906748f09554f9df96b18228ead40",
     "snapshot-schema-3.json": "7246e2bf83ed067096d5567690c2749ed1851eb01aecb0144f8b2796330b58b9",
     "snapshot-schema-4.json": "1aae6ee553cec54154f9d9201fb98dac29cc13e2dac191390a260a301a864675",
+    "snapshot-schema-5.json": "d9eaa0f1ab8238d1a6e63dfcbf057b97140fab4fabf5bd53a1bd05a2b21cd882",
 }
 HTML_IN_BASE64 = base64.b64encode(b"<html>").decode()
 TOO_LONG_S, TOO_MUCH_MB = 2.0, 300.0

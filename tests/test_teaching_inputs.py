@@ -96,7 +96,7 @@ def test_ramp_brings_every_tile_a_new_maximum(length):
 
 
 def test_a_job_has_one_kind_of_inputs():
-    with pytest.raises(ValueError, match="problem, device, seed and inputs"):
+    with pytest.raises(ValueError, match="problem, device, seed, inputs and direction"):
         Job(job_id="1", requests=(request("normal"), request("ramp")))
 
 
@@ -138,7 +138,9 @@ def test_score_squares_of_some_causal_rows_are_those_of_all(monkeypatch, lengths
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn((1, 4, n, 64), generator=generator) for n in lengths)
     some = accuracy.score_squares(q, k, problem)
-    monkeypatch.setattr(accuracy, "_sample", lambda problem, _: (torch.arange(lengths[0]), torch.ones(lengths[0]).double()))
+    monkeypatch.setattr(
+        accuracy, "sampled_rows", lambda problem, _: (torch.arange(lengths[0]), torch.ones(lengths[0]).double())
+    )
     every = accuracy.score_squares(q, k, problem)
     assert some.scores == pytest.approx(every.scores, rel=0.1)
     assert some.products == pytest.approx(every.products, rel=0.1)

@@ -134,13 +134,17 @@ def rows_to_check(problem: AttentionProblem, budget: float, seed: int) -> torch.
     return torch.cat([chosen, extra]).unique()
 
 
+def capability_of(tensor: torch.Tensor) -> int | None:
+    """The compute capability of the GPU that a tensor is on, None on the CPU."""
+    if not tensor.is_cuda:
+        return None
+    major, minor = torch.cuda.get_device_capability(tensor.device)
+    return major * 10 + minor
+
+
 def reference_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: AttentionProblem, seed: int = 0) -> Reference:
     """The float64 reference on q's device, of all rows or as many as the device's budget allows."""
-    capability = None
-    if q.is_cuda:
-        major, minor = torch.cuda.get_device_capability(q.device)
-        capability = major * 10 + minor
-    rows = rows_to_check(problem, reference_budget(capability), seed)
+    rows = rows_to_check(problem, reference_budget(capability_of(q)), seed)
     rows = None if rows is None else rows.to(q.device)
     return Reference(*reference(q, k, v, problem, rows), rows)
 
@@ -243,7 +247,7 @@ def _moved(weights: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     return (weights.square() * (variance * (1.0 - 2.0 * weights) + common)).sum(dim=1)
 
 
-def _sample(problem: AttentionProblem, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def sampled_rows(problem: AttentionProblem, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(rows, how many rows each stands for, float64): evenly spread, or when causal half of them ever denser towards the row
     that sees one key, as the few rows that see little have nearly all of ‖out‖²."""
     last = problem.seq_len_q - 1
@@ -264,7 +268,7 @@ def score_squares(q: torch.Tensor, k: torch.Tensor, problem: AttentionProblem) -
 
     A row's share in ‖out‖² is its Σ w², and what errors ε of its scores move out by is Σ w (ε - Σ w ε) v; see _moved.
     """
-    rows, stands_for = _sample(problem, max(1, min(64, problem.seq_len_q, _SQUARES_ELEMENTS // problem.seq_len_kv)))
+    rows, stands_for = sampled_rows(problem, max(1, min(64, problem.seq_len_q, _SQUARES_ELEMENTS // problem.seq_len_kv)))
     rows, stands_for = rows.to(q.device), stands_for.to(q.device)
     heads = problem.batch * problem.num_heads
     group = problem.num_heads // problem.num_kv_heads

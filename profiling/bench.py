@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from kernels.architecture import Architecture
-from kernels.kernel import AttentionOutput
+from kernels.kernel import TORCH_DTYPES, AttentionOutput, Gradients
 from profiling.case import Case, Inputs
 from profiling.record_types import Provenance
 from profiling.records import Environment, Phase, PhaseSpan, Timeline
@@ -18,6 +18,7 @@ from profiling.tile_trace import Subject
 Say = Callable[[Phase, str, int, int], None]
 """say(phase, text, done, total): progress for the page."""
 _DRAWN_ON_CPU = 1 << 24
+_SEED_OF_D_OUT = 0x5EED
 
 
 class Bench(Protocol):
@@ -42,6 +43,9 @@ class Bench(Protocol):
 
     def first_run(self, case: Case, say: Say) -> AttentionOutput:
         """The first launch, finished. On the interpreter it is the only one, and its time is kept."""
+
+    def first_backward(self, case: Case, say: Say) -> Gradients:
+        """The first launch of the backward, of the output that is kept; finished, and timed, as the forward's."""
 
     def tidy(self) -> None:
         """Give back memory that is only cached: what is allocated next must not pin a large block of an earlier kernel."""
@@ -73,7 +77,7 @@ class Bench(Protocol):
 
 def draw_inputs(case: Case, device: torch.device) -> Inputs:
     """q, k and v of the request's kind, in its dtype: its own, or drawn, on the CPU when small, so that a seed fixes them."""
-    problem, dtype = case.problem, getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}[case.precision.dtype])
+    problem, dtype = case.problem, TORCH_DTYPES[case.precision.dtype]
     own = case.request.own
     if own is not None:
         return tuple(torch.tensor(array.numpy()).to(dtype).to(device) for array in (own.q, own.k, own.v))
@@ -88,3 +92,13 @@ def draw_inputs(case: Case, device: torch.device) -> Inputs:
 
     drawn = shaped(case.request.inputs, draw(query), draw(key), draw(key), problem, generator, dtype)
     return tuple(tensor.to(dtype).contiguous().to(device) for tensor in drawn)
+
+
+def draw_d_out(case: Case, device: torch.device) -> torch.Tensor:
+    """What is differentiated is sum(out ∘ d_out): d_out is N(0, 1), in the request's dtype, fixed by its seed as inputs are."""
+    problem = case.problem
+    shape = torch.Size((problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim))
+    drawn_on = torch.device("cpu") if shape.numel() <= _DRAWN_ON_CPU else device
+    generator = torch.Generator(drawn_on).manual_seed(case.request.seed ^ _SEED_OF_D_OUT)
+    drawn = torch.randn(shape, generator=generator, device=drawn_on, dtype=torch.float32)
+    return drawn.to(TORCH_DTYPES[case.precision.dtype]).to(device)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from kernels.architecture import architecture
-from kernels.kernel import AttentionOutput
+from kernels.kernel import AttentionOutput, Gradients
 from kernels.registry import Refused
 from profiling import energy, flags, memory, schedule
 from profiling.bench import Say
-from profiling.case import Case, Inputs
+from profiling.case import Case, Inputs, Step
 from profiling.cuda_stream import as_graph, cuda_timer
 from profiling.failures import job_error, with_cure
 from profiling.gpu_lock import gpu_lock
@@ -21,7 +21,7 @@ from profiling.interpreter_bench import no_report_flag
 from profiling.measure import Timer
 from profiling.memory_curve import curve_of
 from profiling.nvml import Nvml
-from profiling.records import Environment, Flag, Latency, Phase, PhaseSpan, Timeline
+from profiling.records import Environment, Flag, Latency, Phase, PhaseSpan, Timeline, rate_of
 from profiling.sampler import Sampler, timeline
 from profiling.tile_trace import Subject
 from profiling.timed_cases import Launched, TimedCases
@@ -95,8 +95,19 @@ class GpuBench:
         output = case.forward()
         torch.cuda.synchronize(self.device)
         case.first_launch_ms = (time.perf_counter() - begin) * 1000.0
-        case.seen = Seen.of(output.out)
+        case.seen = Seen.of(output.out.detach())
         return output
+
+    def first_backward(self, case: Case, say: Say) -> Gradients:
+        """The first launch of the backward, with what it compiles; and what its results hold, for those that are timed."""
+        say("compile", f"compiling and launching the backward of {case.request.kernel}", 0, 0)
+        begin = time.perf_counter()
+        gradients = case.differentiate()
+        torch.cuda.synchronize(self.device)
+        took_ms = (time.perf_counter() - begin) * 1000.0
+        case.first_launch_ms = took_ms if case.request.direction == "backward" else case.first_launch_ms + took_ms
+        case.see_gradients(gradients)
+        return gradients
 
     def tidy(self) -> None:
         """Empty torch's cache of blocks."""
@@ -116,14 +127,18 @@ class GpuBench:
             shared = flags.busy_flag(others, self._utilisation_before, unseen, timed.interrupted.get(case.index))
             case.flags += [shared, *filter(None, [flags.lock_flag(no_lock)]), *self._flags_of(case, timed)]
 
-    def _graph_of(self, case: Case, launches: int) -> tuple[Callable[[], None], AttentionOutput]:
+    def _graph_of(self, case: Case, launches: int) -> tuple[Callable[[], None], Step]:
         """A graph keeps what its launches allocate, beside what torch's cache holds: it must fit twice."""
+        if case.is_autograd and case.request.direction == "backward":
+            raise Refused(
+                f"a graph of the backward of {case.request.kernel} is not possible: autograd runs it on its own stream."
+            )
         need = memory.estimate(case.request, case.tiles, self.capability)
         torch.cuda.empty_cache()
         free = memory.free_gpu_bytes(self.device)
         if free < 2 * need.total_bytes:
             raise Refused(f"a graph of {case.request.kernel} may need {bytes_(2 * need.total_bytes)}; {bytes_(free)} are free.")
-        return as_graph(case.forward, launches)
+        return as_graph(case.run, launches)
 
     def _flags_of(self, case: Case, timed: TimedCases) -> list[Flag]:
         default_mhz = self._nvml.default_sm_clock_mhz() or self._nvml.max_sm_clock_mhz()
@@ -144,36 +159,38 @@ class GpuBench:
         quantised = case.precision.fp8 and latency is not case.with_prepass
         read_bytes = 0 if latency.mode == "warm" else need.quantised_bytes if quantised else need.inputs_bytes
         measured = device.measured_bf16_tflops
-        if measured is not None and case.precision.fp8:
-            measured *= 2
-        peak = device.peak_fp8_tflops if case.precision.fp8 else device.peak_bf16_tflops
-        return flags.peak_flag(case.problem.flops, read_bytes, latency, peak, device.peak_bandwidth_bytes_per_s, measured)
+        measured = None if measured is None else rate_of(case.request, measured, 2 * measured)
+        peak = rate_of(case.request, device.peak_bf16_tflops, device.peak_fp8_tflops)
+        return flags.peak_flag(case.request.flops, read_bytes, latency, peak, device.peak_bandwidth_bytes_per_s, measured)
 
     def take_memory(self, case: Case) -> None:
         """One launch between two looks, then launches at other lengths."""
         need = memory.estimate(case.request, case.tiles, self.capability)
+        if case.request.direction == "both":
+            case.output = None  # a step's memory is its own: the parts are timed
         with self._marked(case, "memory") as counted:
-            found = memory.take(case.forward, need, self.device, self._nvml, self._sampler)
+            found = memory.take(case.run, need, self.device, self._nvml, self._sampler)
             counted.append(1)
-        case.memory = found.model_copy(update={"curve": curve_of(case, self.device)})
+        held = None if case.operands is None else memory.operands_bytes(case.operands)
+        case.memory = found.model_copy(update={"curve": curve_of(case, self.device), "operands_bytes": held})
 
     def observe(self, case: Case) -> None:
         """Half a second of launches without a flush, so that power and clock under load are seen."""
         launch_ms = case.latency.median_ms if case.latency else 1.0
-        count = max(1, int(_BATCH_MS / launch_ms))
+        count, run = max(1, int(_BATCH_MS / launch_ms)), case.run
         end = time.perf_counter() + _OBSERVE_S
         with self._marked(case, "observe") as counted:
             while time.perf_counter() < end:
                 for _ in range(count):
-                    case.forward()
+                    run()
                 torch.cuda.synchronize(self.device)
                 counted.append(count)
 
     def take_energy(self, case: Case, say: Say) -> None:
         """Under the GPU's lock, as launches are timed. The counter is read past the sampler's lock; the sampler reads on."""
         self._timer = self._timer or self.make_timer(self.device)
-        launch_ms = case.latency.median_ms if case.latency else self._timer.estimate_ms(case.forward)
-        call, launches = case.forward, 1
+        launch_ms = case.latency.median_ms if case.latency else self._timer.estimate_ms(case.run)
+        call, launches = case.run, 1
         if launch_ms < energy.GRAPH_BELOW_MS:
             with contextlib.suppress(Exception):  # any library may refuse to be captured: launches one by one then
                 call, _output = self._graph_of(case, energy.LAUNCHES_A_GRAPH)
@@ -211,6 +228,8 @@ class GpuBench:
         from profiling.compile_report import compile_reports
 
         request = case.request.model_copy(update={"tiles": case.tiles})
+        if case.error is not None and case.has_backward and case.accuracy is not None:
+            return  # the forward ran: other tiles of it are no cure
         if case.error is not None:
             case.error = with_cure(case.error, request, self.capability, compile_reports)
             return

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kernels.kernel import AttentionOutput
+from kernels.kernel import AttentionOutput, Gradients
 from kernels.registry import Refused
 from profiling import flags, memory
+from profiling.backward_record import Parts
 from profiling.bench import Say
 from profiling.case import DEFAULT_CAPABILITY, Case, Inputs
 from profiling.compiler_process import CompilerProcess, Question
@@ -49,7 +50,7 @@ class InterpreterBench:
 
     def begin_case(self, case: Case) -> None:
         """Have the compile report made meanwhile, in a process without the interpreter."""
-        if case.wants("compile") and case.entry.has_tiles:
+        if case.wants_report:
             capability = case.request.compile_for or DEFAULT_CAPABILITY
             request = case.request.model_copy(update={"tiles": case.tiles})
             self._compiler.ask(Question(request=request, capability=capability))
@@ -66,12 +67,31 @@ class InterpreterBench:
             case.flags.append(flags.interpreter_flag(case.entry.has_tiles))
         return output
 
+    def first_backward(self, case: Case, say: Say) -> Gradients:
+        """Interpret the backward, once; of a step what it begins with is interpreted once more, for its time."""
+        verb = "interpreting" if case.entry.has_tiles else "running"
+        say("latency", f"{verb} the backward of {case.request.kernel} on the CPU", 0, 0)
+        begin = time.perf_counter()
+        gradients = case.differentiate()
+        took = wall_latency(time.perf_counter() - begin)
+        if not case.wants("latency"):
+            return gradients
+        if case.request.direction == "both":
+            begin = time.perf_counter()
+            delta = case.preprocess()
+            preprocess = None if delta is None else wall_latency(time.perf_counter() - begin)
+            missing = {} if preprocess else {"preprocess": no_preprocess(case)}
+            case.parts = Parts(forward=case.latency, backward=took, preprocess=preprocess, missing=missing)
+            took = wall_latency((case.latency.median_ms + took.median_ms) / 1000.0)
+        case.latency = took
+        return gradients
+
     def time(self, cases: Sequence[Case], inputs_of: Callable[[Case], Inputs], say: Say) -> None:
         """The first run was the one."""
 
     def take_memory(self, case: Case) -> None:
         """Sizes by arithmetic."""
-        case.memory = memory.on_cpu(memory.estimate(case.request, case.tiles))
+        case.memory = memory.on_cpu(memory.estimate(case.request, case.tiles), case.has_backward)
 
     def observe(self, case: Case) -> None:
         """There is nothing to see."""
@@ -100,6 +120,11 @@ class InterpreterBench:
 
     def timeline(self, start: float, spans: tuple[PhaseSpan, ...]) -> None:
         """No NVML here."""
+
+
+def no_preprocess(case: Case) -> str:
+    """Why a step has no pre-process pass."""
+    return f"the backward of {case.request.kernel} has no pass of its own for delta = rowsum(dO ∘ O)"
 
 
 def no_report_flag(error: JobError, capability: int) -> Flag:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from kernels.problem import AttentionProblem, TileConfig
 from kernels.registry import Refused
-from profiling.oracle_budget import reference_budget, rows_within
+from profiling.oracle_budget import heads_within, reference_budget, refuse_gradients, rows_within
 from profiling.records import INTERPRETER, Memory, RunRequest
 from profiling.words import bytes_
 
 if TYPE_CHECKING:
     import torch
 
-    from kernels.kernel import AttentionOutput
+    from kernels.kernel import Operands
+    from profiling.case import Step
     from profiling.nvml import Nvml
     from profiling.sampler import Sampler
 
@@ -34,8 +35,10 @@ _ELEMENT_BYTES = 2
 class MemoryEstimate:
     """Bytes that a request will hold at once (modelled).
 
-    scores: S and P, were they written out, which native does. copies: native's K and V repeated for every head, and its
-    mask. quantised: the FP8 operands and scales. reference: the float64 check. flush: the buffer that empties the L2 cache.
+    outputs: what the call returns: out and lse, the gradients, or all five. scores: S and P, were they written out, which
+    native does; score_matrices: how many matrices of their size native has at its peak. copies: native's K and V repeated for
+    every head, and its mask. kept: the forward's results that a backward timed alone reads, native's P among them. quantised:
+    the FP8 operands and scales. reference: the float64 check. flush: the buffer that empties the L2 cache.
     """
 
     inputs_bytes: int
@@ -46,22 +49,26 @@ class MemoryEstimate:
     quantised_bytes: int
     reference_bytes: int
     flush_bytes: int
+    score_matrices: int = 2
+    kept_bytes: int = 0
 
     @property
     def added_bytes(self) -> int:
         """What the call itself allocates."""
-        return self.outputs_bytes + self.copies_bytes + (self.scores_bytes if self.writes_scores else 0)
+        written = self.scores_bytes * self.score_matrices // 2 if self.writes_scores else 0
+        return self.outputs_bytes + self.copies_bytes + written
 
     @property
     def launch_bytes(self) -> int:
         """What must fit for a launch alone, neither checked nor timed."""
-        return self.inputs_bytes + self.quantised_bytes + self.added_bytes
+        return self.inputs_bytes + self.quantised_bytes + self.kept_bytes + self.added_bytes
 
     @property
     def total_bytes(self) -> int:
         """What must fit: the check and the launch do not overlap, the output does with both."""
         launch = self.added_bytes - self.outputs_bytes + self.flush_bytes
-        return self.inputs_bytes + self.outputs_bytes + self.quantised_bytes + max(launch, self.reference_bytes)
+        held = self.inputs_bytes + self.outputs_bytes + self.quantised_bytes + self.kept_bytes
+        return held + max(launch, self.reference_bytes)
 
 
 def estimate(request: RunRequest, tiles: TileConfig | None = None, capability: int | None = None) -> MemoryEstimate:
@@ -80,16 +87,32 @@ def estimate(request: RunRequest, tiles: TileConfig | None = None, capability: i
     elif key_outer:
         copies = queries * (problem.head_dim + 2) * 4  # O, m and l in float32 between two key tiles
     budget = reference_budget(None if on_cpu else (capability or 90))
+    inputs, out = elements * _ELEMENT_BYTES, queries * problem.head_dim * _ELEMENT_BYTES
+    lse, written = 4 * queries, pairs * _ELEMENT_BYTES if is_native else 0
+    reference = _reference_bytes(problem, rows_within(problem, budget), elements if request.precision.fp8 else 0)
+    direction = request.direction
     return MemoryEstimate(
-        inputs_bytes=elements * _ELEMENT_BYTES,
-        outputs_bytes=queries * (problem.head_dim * _ELEMENT_BYTES + 4),
+        # A backward alone starts from the forward's results; a gradient is as large as its input.
+        inputs_bytes=inputs + {"forward": 0, "backward": 2 * out + lse, "both": out}[direction],
+        outputs_bytes={"forward": out + lse, "backward": inputs, "both": out + lse + inputs}[direction],
         scores_bytes=2 * pairs * _ELEMENT_BYTES,
         writes_scores=is_native,
-        copies_bytes=copies,
+        copies_bytes=copies * (1 if direction == "forward" else 2),
         quantised_bytes=elements + 4 * (2 * queries + keys) if request.precision.fp8 else 0,
-        reference_bytes=_reference_bytes(problem, rows_within(problem, budget), elements if request.precision.fp8 else 0),
+        reference_bytes=reference if direction == "forward" else max(reference, _gradients_bytes(problem, budget)),
         flush_bytes=0 if on_cpu else FLUSH_BYTES,
+        # native's backward has dP and dS beside the P that its forward keeps.
+        score_matrices=3 if direction == "both" else 2,
+        kept_bytes={"forward": 0, "backward": written, "both": written + out + lse}[direction],
     )
+
+
+def _gradients_bytes(problem: AttentionProblem, budget: float) -> int:
+    """The float64 gradients of the heads that are checked; one head's operands and four blocks of scores."""
+    group = problem.num_heads // problem.num_kv_heads
+    of_head = 8 * (group * problem.seq_len_q + 2 * problem.seq_len_kv) * problem.head_dim
+    block = 4 * min(_REFERENCE_BLOCK_BYTES, 8 * problem.seq_len_q * problem.seq_len_kv)
+    return (heads_within(problem, budget) + 2) * of_head + block
 
 
 def _reference_bytes(problem: AttentionProblem, rows: int, dequantised_elements: int) -> int:
@@ -104,7 +127,12 @@ def _reference_bytes(problem: AttentionProblem, rows: int, dequantised_elements:
 def refuse_if_too_large(
     request: RunRequest, tiles: TileConfig | None, has_bytes: int, device_name: str, capability: int | None = None
 ) -> None:
-    """Raise Refused when a request needs more than has_bytes, naming both and the longest sequence that fits."""
+    """Raise Refused when a request needs more than has_bytes, naming both and the longest sequence that fits.
+
+    Or when its gradients cannot be checked on its device.
+    """
+    if request.direction != "forward":
+        refuse_gradients(request.problem, reference_budget(None if request.device == INTERPRETER else (capability or 90)))
     need = estimate(request, tiles, capability)
     if need.total_bytes <= has_bytes:
         return
@@ -175,9 +203,7 @@ def free_gpu_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def take(
-    run: Callable[[], AttentionOutput], need: MemoryEstimate, device: torch.device, nvml: Nvml, sampler: Sampler
-) -> Memory:
+def take(run: Callable[[], Step], need: MemoryEstimate, device: torch.device, nvml: Nvml, sampler: Sampler) -> Memory:
     """One launch, with torch's allocator and NVML watched. The sampler must be running."""
     import torch
 
@@ -186,13 +212,13 @@ def take(
     begin, nvml_before = time.perf_counter(), nvml.memory_used_bytes()
     torch.cuda.reset_peak_memory_stats(device)
     allocated = torch.cuda.memory_allocated(device)
-    output = run()
+    returned = run()
     torch.cuda.synchronize(device)
     # torch's allocator gives nothing back by itself: what NVML sees now is what the launch had at its peak.
     at_peak = [value for value in (nvml.memory_used_bytes(), sampler.peak_memory_bytes(begin)) if value is not None]
     peak, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
-    out_bytes, lse_bytes = _held_bytes(output.out), _held_bytes(output.lse)
-    del output
+    out_bytes, lse_bytes, gradients_bytes = _held(returned)
+    del returned
     kept = torch.cuda.memory_allocated(device) - allocated
     torch.cuda.empty_cache()
     nvml_after = nvml.memory_used_bytes()
@@ -214,11 +240,30 @@ def take(
         torch_peak_reserved_bytes=reserved,
         out_bytes=out_bytes,
         lse_bytes=lse_bytes,
-        workspace_bytes=max(0, peak - allocated - out_bytes - lse_bytes),
+        gradients_bytes=gradients_bytes,
+        workspace_bytes=max(0, peak - allocated - out_bytes - lse_bytes - (gradients_bytes or 0)),
         kept_bytes=max(0, kept),
         missing=missing,
         **values,
     )
+
+
+def _held(returned: Step) -> tuple[int, int, int | None]:
+    """What out, lse and the gradients hold of what a launch has returned; None where there are no gradients."""
+    output, gradients = returned.output, returned.gradients
+    out, lse = (0, 0) if output is None else (_held_bytes(output.out), _held_bytes(output.lse))
+    if gradients is None:
+        return out, lse, None
+    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in (gradients.dq, gradients.dk, gradients.dv)}
+    return out, lse, sum(map(_held_bytes, storages.values()))
+
+
+def operands_bytes(operands: Operands) -> int | None:
+    """What an FP8 pre-pass's codes, scales and shift of the lse hold; None of operands that are the inputs themselves."""
+    if operands.q_scale is None:
+        return None
+    found = (operands.q, operands.k, operands.v, operands.q_scale, operands.k_scale, operands.v_scale, operands.lse_shift)
+    return sum(map(_held_bytes, found))
 
 
 def _held_bytes(tensor: torch.Tensor | None) -> int:
@@ -226,12 +271,12 @@ def _held_bytes(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.untyped_storage().nbytes()
 
 
-def on_cpu(need: MemoryEstimate) -> Memory:
+def on_cpu(need: MemoryEstimate, has_backward: bool = False) -> Memory:
     """The record of an interpreted run: sizes by arithmetic, as nobody counts the CPU's allocations."""
     torch_says, nvml_says = "torch counts allocations on GPUs only", "the interpreter uses no GPU"
     names = (
         "torch_added_bytes", "torch_peak_allocated_bytes", "torch_peak_reserved_bytes",
-        "out_bytes", "lse_bytes", "workspace_bytes", "kept_bytes", "curve",
+        "out_bytes", "lse_bytes", "workspace_bytes", "kept_bytes", "curve", *(("gradients_bytes",) if has_backward else ()),
     )  # fmt: skip
     nvml_names = ("nvml_used_before_bytes", "nvml_used_peak_bytes", "nvml_used_after_bytes")
     return Memory(

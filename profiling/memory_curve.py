@@ -123,17 +123,20 @@ def launcher(case: Case, device: torch.device) -> Callable[[AttentionProblem], L
             torch.zeros(problem.batch, heads, length, problem.head_dim, dtype=TORCH_DTYPES[case.precision.dtype], device=device)
             for heads, length in shapes
         ]
-        operands = case.kernel.prepare(*inputs, case.precision, case.launch)
+        d_out = torch.zeros_like(inputs[0]) if case.has_backward else None
+        tensors = case.prepared(inputs, d_out)
+        output = case.forward(tensors, problem) if case.request.direction == "backward" else None
+        run = case.run_on(tensors, problem, output)
         torch.cuda.synchronize(device)
         # A block that is reused whole would count with all its bytes.
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         allocated, begin = torch.cuda.memory_allocated(device), time.perf_counter()
-        output = case.kernel.forward(operands, problem, case.tiles, case.launch, with_lse=case.entry.has_tiles)
+        returned = run()
         torch.cuda.synchronize(device)
         took_s = time.perf_counter() - begin
         added = torch.cuda.max_memory_allocated(device) - allocated
-        del output
+        del returned
         return Launched(added, took_s)
 
     return launch

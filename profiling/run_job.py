@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from profiling import accuracy, flags, tile_trace
-from profiling.bench import Bench, draw_inputs
+import torch
+
+from profiling import accuracy, flags, gradient_check, tile_trace
+from profiling.bench import Bench, draw_d_out, draw_inputs
 from profiling.case import Case, Inputs
 from profiling.failures import is_sticky, job_error
 from profiling.records import Done, Flag, Job, JobError, Phase, PhaseSpan, Progress, Result
@@ -26,9 +28,11 @@ class JobRun:
 
     def __init__(self, job: Job, bench: Bench, send: Callable[[Message], None]) -> None:
         self._job, self._bench, self._send = job, bench, send
-        self._cases = [Case(index, request) for index, request in enumerate(job.requests)]
+        self._cases = [Case(index, request, job.effort) for index, request in enumerate(job.requests)]
         self._inputs: dict[str, Inputs] = {}
+        self._d_out: dict[str, torch.Tensor] = {}
         self._exact: dict[str, accuracy.Reference] = {}
+        self._exact_gradients: dict[str, tuple[gradient_check.GradientReference, gradient_check.Sampled]] = {}
         self._spans: list[PhaseSpan] = []
         self._phase: Phase = "inputs"
         self._start = time.perf_counter()
@@ -57,6 +61,7 @@ class JobRun:
             if case.is_launched:
                 self._attempt(case, self._launch_and_check)
         self._exact.clear()
+        self._exact_gradients.clear()
         self._bench.tidy()
         self._time()
         for case in self._living():
@@ -64,10 +69,10 @@ class JobRun:
             self._attempt(case, self._take_energy)
             self._attempt(case, self._trace_tiles)
             self._attempt(case, self._stamp)
-            case.operands = None
+            case.forget_tensors()
         for case in self._cases:
             admitted = case.error is None or case.kernel is not None
-            if admitted and case.entry.has_tiles and case.wants("compile"):
+            if admitted and case.wants_report:
                 self._attempt(case, self._report_compiler)
 
     def _living(self) -> list[Case]:
@@ -79,7 +84,7 @@ class JobRun:
             step(case)
         except Exception as error:  # the job boundary: kernels may raise anything, and the worker must live
             case.error = case.error or job_error(error, case.request.kernel, self._phase)
-            case.operands = None
+            case.forget_tensors()
             if is_sticky(error):
                 self._give_up(case)
                 raise _Broken from None
@@ -106,7 +111,7 @@ class JobRun:
         inputs, name = self._inputs_of(case), case.request.kernel
         with self._span("compile"):
             self._say("compile", f"preparing {name}")
-            case.prepare(inputs)
+            case.prepare(inputs, self._d_out_of(case) if case.has_backward else None)
             output = self._bench.first_run(case, self._say)
         if case.wants_trace:
             case.keep_traced_rows(output)
@@ -118,13 +123,38 @@ class JobRun:
             if dtype not in self._exact:
                 self._exact[dtype] = accuracy.reference_of(*inputs, case.problem, case.request.seed)
             case.accuracy = accuracy.check(
-                output.out, output.lse, *inputs, case.problem, case.precision, self._bench.provenance,
+                output.out.detach(), output.lse, *inputs, case.problem, case.precision, self._bench.provenance,
                 kernel=name, operands=case.operands, exact=self._exact[dtype],
             )  # fmt: skip
-        if not case.is_right:
+        if not case.accuracy.passed:
             case.flags.append(_wrong_flag(case))
+        elif case.has_backward:
+            case.output = output
+            self._differentiate_and_check(case, inputs)
         del output
         self._bench.tidy()
+
+    def _differentiate_and_check(self, case: Case, inputs: Inputs) -> None:
+        """The backward of a forward that is right. With FP8 its gradients are those of the FP8 forward's own output, too."""
+        name, dtype, d_out = case.request.kernel, case.precision.dtype, self._d_out_of(case)
+        with self._span("compile"):
+            self._say("compile", f"preparing the backward of {name}")
+            gradients = self._bench.first_backward(case, self._say)
+        with self._span("check"):
+            self._say("check", f"checking the gradients of {name} against float64")
+            if dtype not in self._exact_gradients:
+                exact = gradient_check.reference_of(*inputs, d_out, case.problem, case.request.seed)
+                sampled = gradient_check.sample_terms(exact, *inputs, d_out, case.problem)
+                self._exact_gradients[dtype] = exact, sampled
+            exact, sampled = self._exact_gradients[dtype]
+            own = None
+            if case.precision.fp8:
+                own = gradient_check.reference_of(*inputs, d_out, case.problem, case.request.seed, case.output)
+            case.gradients = gradient_check.check(
+                gradients, exact, sampled, case.problem, case.precision, self._bench.provenance, name, own
+            )
+        if not case.gradients.passed:
+            case.flags.append(_wrong_gradients_flag(case))
 
     def _time(self) -> None:
         cases = [case for case in self._living() if case.is_right and case.wants("latency", "warm")]
@@ -216,6 +246,12 @@ class JobRun:
                 self._inputs[dtype] = draw_inputs(case, self._bench.device)
         return self._inputs[dtype]
 
+    def _d_out_of(self, case: Case) -> torch.Tensor:
+        dtype = case.precision.dtype
+        if dtype not in self._d_out:
+            self._d_out[dtype] = draw_d_out(case, self._bench.device)
+        return self._d_out[dtype]
+
     @contextmanager
     def _span(self, phase: Phase, sampled: bool = True) -> Iterator[None]:
         self._bench.sample(sampled)
@@ -259,6 +295,22 @@ def _wrong_flag(case: Case) -> Flag:
         severity="bad",
         short="wrong output",
         sentence=f"The output of {case.request.kernel} is wrong: {what}. It was not timed.",
+    )
+
+
+def _wrong_gradients_flag(case: Case) -> Flag:
+    name, worst = case.gradients.worst
+    if worst.non_finite:
+        what = f"{worst.non_finite:,} of the elements of {name} are NaN or infinite"
+    elif worst.relative_error is None:
+        what = case.gradients.missing.get(name, f"the error of {name} cannot be computed")
+    else:
+        what = f"{name} is {worst.relative_error:.2g} off, and rounding explains at most {worst.allowed_relative_error:.2g}"
+    return Flag(
+        name="wrong gradients",
+        severity="bad",
+        short=f"wrong {name}",
+        sentence=f"The backward of {case.request.kernel} is wrong: {what}. It was not timed.",
     )
 
 

@@ -10,24 +10,25 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.kernel import AttentionOutput
 from profiling import flags, launch_proof
+from profiling.backward_record import Parts
 from profiling.bench import Say
-from profiling.case import Case, Inputs
+from profiling.case import Case, Inputs, Step
 from profiling.cuda_stream import tampered
 from profiling.failures import is_sticky, job_error
+from profiling.interpreter_bench import no_preprocess
 from profiling.measure import ROUNDS, Run, RunFailed, Timed, Timer, time_rounds
 from profiling.nvml import Nvml
 from profiling.records import Flag, LaunchSpan, Phase
 from profiling.stop_rule import WARM_S, StopRule
-from profiling.witness import Turned, WitnessedGraph, WitnessedRun
+from profiling.witness import Turned, Witness, WitnessedGraph, WitnessedRun
 
 # A replay takes a quarter of a millisecond, where that does not need so many launches that a stream has no room to queue them.
 _REPLAY_MS = 0.25
 _MOST_IN_A_GRAPH = 20
 
-GraphOf = Callable[[Case, int], tuple[Callable[[], None], AttentionOutput]]
-"""graph_of(case, launches): what replays so many launches in a row, and the last one's output. Raises where it cannot be."""
+GraphOf = Callable[[Case, int], tuple[Callable[[], None], Step]]
+"""graph_of(case, launches): what replays so many in a row, and what the last one returned. Raises where it cannot be."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,15 @@ class Launched:
         """The record, seconds from the job's start."""
         begin, end = max(0.0, self.begin - start), max(0.0, self.end - start)
         return LaunchSpan(label=self.label, phase=self.phase, start_s=begin, end_s=end, launches=self.launches or None)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Something that is timed for a case: 'whole', 'with_prepass', or a part of a training step."""
+
+    name: str
+    case: Case
+    run: Run
 
 
 class TimedCases:
@@ -77,57 +87,89 @@ class TimedCases:
 
     def _cold(self, say: Say) -> bool:
         """Time what is left; False when a case failed and was taken out."""
-        runs, owners = self._runs()
+        parts = self._runs()
         try:
-            found = self._rounds(runs, owners, say, "", StopRule.for_job(len(runs)))
+            runs, owners = [part.run for part in parts], [part.case for part in parts]
+            found = self._rounds(runs, owners, say, "", self._rule(len(runs)))
         except RunFailed as failure:
-            case, error = owners[failure.index], failure.__cause__
+            case, error = parts[failure.index].case, failure.__cause__
             case.error = job_error(error, case.request.kernel, "latency")
             if is_sticky(error):
                 raise error from None
             self.cases.remove(case)
             _empty_cache()
             return False
-        for timed, run, case in zip(found, runs, owners, strict=True):
-            self._keep(timed, run, case)
+        for timed, part in zip(found, parts, strict=True):
+            self._keep(timed, part)
         return True
 
-    def _runs(self) -> tuple[list[Run], list[Case]]:
-        """What to launch, and whose each is: the kernel alone, and with FP8 the pre-pass and the kernel."""
-        runs, owners = [], []
-        for case in self.cases:
-            runs.append(self._run(case, case.forward, None if case.operands is None else case.operands.v))
-            owners.append(case)
-            if case.precision.fp8:
-                inputs = self._inputs_of(case)
-                runs.append(self._run(case, case.prepare_and_forward(inputs), inputs[2] if inputs else None))
-                owners.append(case)
-        return runs, owners
+    def _rule(self, runs: int) -> StopRule:
+        return StopRule.for_screening() if self.cases[0].effort == "screening" else StopRule.for_job(runs)
 
-    def _run(self, case: Case, launch: Callable[[], AttentionOutput], v: torch.Tensor | None) -> Run:
-        """Witnessed, where the output that was checked was looked at."""
-        return Run(launch) if case.seen is None or v is None else WitnessedRun(launch, self._turned_of(v), case.seen)
+    def _runs(self) -> list[_Part]:
+        """What to launch for each: what the request times, the same with the FP8 pre-pass, and the parts of a training step."""
+        found = []
+        for case in self.cases:
+            found.append(_Part("whole", case, self._run(case, "whole", case.run)))
+            if case.precision.fp8 and case.request.direction != "backward":
+                inputs = self._inputs_of(case)
+                found.append(_Part("with_prepass", case, self._run(case, "with_prepass", case.prepare_and_run(inputs))))
+            if case.request.direction == "both":
+                found.append(_Part("forward", case, self._run(case, "forward", lambda case=case: Step(case.forward()))))
+                differentiate = lambda case=case: Step(None, case.differentiate())  # noqa: E731
+                found.append(_Part("backward", case, self._run(case, "backward", differentiate)))
+                if case.seen_delta is not None:
+                    found.append(_Part("preprocess", case, self._run(case, "preprocess", case.preprocess)))
+        return found
+
+    def _run(self, case: Case, part: str, launch: Callable[[], object]) -> Run:
+        """Witnessed, where the results that were checked were looked at."""
+        found = self._witness(case, part)
+        return Run(launch) if found is None else WitnessedRun(launch, found.watched, found.turned, found.at_rest)
+
+    def _witness(self, case: Case, part: str) -> Witness | None:
+        """What is watched of a part, whose signs are turned for it, and who must not be; None where nothing was looked at."""
+        if case.seen is None or case.tensors is None or case.operands is None:
+            return None
+        inputs = self._inputs_of(case) if part == "with_prepass" or case.has_backward else ()
+        reads_inputs = part == "with_prepass" and inputs
+        v = self._turned_of(inputs[2] if reads_inputs else case.operands.v)
+        whole = part in ("whole", "with_prepass")
+        if part == "forward" or (whole and case.request.direction == "forward"):
+            return Witness.of_forward(v, case.seen)
+        q, k, inputs_v = (self._turned_of(tensor) for tensor in inputs)
+        d_out = self._turned_of(case.tensors.d_out)
+        if whole and case.request.direction == "both":
+            return Witness.of_step(q, k, (v, inputs_v), d_out, case.seen, case.seen_gradients)
+        if part == "preprocess":
+            return Witness.of_delta(d_out, case.seen_delta)
+        return Witness.of_backward((q, k, inputs_v), d_out, case.seen_gradients)
 
     def _turned_of(self, v: torch.Tensor) -> Turned:
         """Cases of one dtype share their V, and so its sign."""
         return self._turned.setdefault(v.data_ptr(), Turned(v))
 
-    def _keep(self, timed: Timed, run: Run, case: Case) -> None:
-        """A case's first run is the kernel alone, its second has the pre-pass. What is contradicted is no time."""
+    def _keep(self, timed: Timed, part: _Part) -> None:
+        """What is contradicted is no time, and takes the case's others with it."""
+        case, run = part.case, part.run
         contradicted = self._contradictions(timed, run, case, "cold")
         if contradicted:
             case.flags += [flag for flag in contradicted if flag not in case.flags]
             case.is_contradicted = True
-            case.missing["latency"] = contradicted[0].sentence
+            case.missing.setdefault("latency", contradicted[0].sentence)
             return
         if isinstance(run, WitnessedRun) and not run.can_tell:
-            case.flags.append(launch_proof.unproved(case.request.kernel))
+            unproved = launch_proof.unproved(case.request.kernel)
+            case.flags += [unproved] if unproved not in case.flags else []
         latency = timed.latency("cold", _checked(run, timed))
-        if case.latency is None:
+        if part.name == "whole":
             case.latency = latency
             self.interrupted[case.index] = launch_proof.interruption(timed.ledgers)
-        else:
+        elif part.name == "with_prepass":
             case.with_prepass = latency
+        else:
+            missing = {} if case.seen_delta is not None else {"preprocess": no_preprocess(case)}
+            case.parts = (case.parts or Parts(missing=missing)).model_copy(update={part.name: latency})
 
     # Warm
 
@@ -141,7 +183,8 @@ class TimedCases:
             launches = min(_MOST_IN_A_GRAPH, max(1, math.ceil(_REPLAY_MS / case.latency.median_ms)))
             try:
                 replay, output = graph_of(case, launches)
-                graphs[case.index] = WitnessedGraph(replay, output, launches, self._turned_of(case.operands.v), case.seen)
+                witness = self._witness(case, "whole")
+                graphs[case.index] = WitnessedGraph(replay, output, launches, witness.watched, witness.turned, witness.at_rest)
             except Exception as error:  # any library may refuse to be captured: the cold time stands
                 self._without_warm(case, error)
         return graphs

@@ -16,7 +16,7 @@ from kernels import native
 from kernels.kernel import AttentionOutput, as_given
 from kernels.problem import AttentionProblem
 from profiling import accuracy, cuda_stream
-from profiling.case import Case
+from profiling.case import Case, Tensors
 from profiling.records import DeviceFacts, Environment, RunRequest
 from profiling.stop_rule import StopRule
 from profiling.stream_timer import StreamTimer
@@ -60,7 +60,7 @@ def prepared(cheat: Cheat, stream: FakeStream | None = None) -> tuple[Case, Devi
     generator = torch.Generator().manual_seed(0)
     inputs = tuple(torch.randn((1, heads, 24, 16), generator=generator).to(torch.bfloat16) for heads in (2, 1, 1))
     case = Case(0, RunRequest(kernel="native", problem=PROBLEM, device="GPU-1"))
-    case.operands = as_given(*inputs, case.precision, None)
+    case.tensors = Tensors(as_given(*inputs, case.precision, None))
     device = Device(stream or FakeStream(), lambda: native.forward(case.operands, PROBLEM, None, None, with_lse=False))
     output = device.forward()
     case.seen = Seen.of(output.out)

@@ -109,10 +109,29 @@ def test_an_interpreted_run_has_no_readings_and_says_why():
     record = memory.on_cpu(estimate(request("v2", 128, "interpreter")))
     assert record.provenance == "interpreted"
     empty = [name for name, value in record.model_dump().items() if value is None]
-    assert len(empty) == 11
-    assert set(empty) == set(record.missing)
+    assert set(empty) == {*record.missing, "gradients_bytes", "operands_bytes"}, "a forward has no gradients, bf16 no pre-pass"
+    assert len(empty) == 13
+    step = memory.on_cpu(estimate(request("v2", 128, "interpreter")), has_backward=True)
+    assert set(step.missing) == {*record.missing, "gradients_bytes"}
 
 
 def test_the_estimate_needs_no_torch():
     code = "import sys, profiling.memory; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_an_fp8_pre_pass_made_is_counted_with_its_scales_and_inputs_are_none_of_it():
+    import torch
+
+    from kernels.kernel import Operands
+    from profiling.memory import operands_bytes
+
+    codes = torch.zeros(2, 3, 128, 32, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    rows, channels = torch.zeros(2, 3, 128), torch.zeros(2, 3, 32)
+    operands = Operands(
+        codes, codes.clone(), codes.clone(), dtype=torch.bfloat16, q_scale=rows, k_scale=rows.clone(), v_scale=channels,
+        lse_shift=rows.clone(),
+    )  # fmt: skip
+    assert operands_bytes(operands) == 3 * 2 * 3 * 128 * 32 + 4 * (3 * 2 * 3 * 128 + 2 * 3 * 32)
+    inputs = torch.zeros(1, 1, 16, 16, dtype=torch.bfloat16)
+    assert operands_bytes(Operands(inputs, inputs, inputs, dtype=torch.bfloat16)) is None

@@ -11,7 +11,7 @@ from kernels import native
 from kernels.kernel import AttentionOutput, as_given
 from kernels.peers import HeadScaled
 from kernels.problem import AttentionProblem, Precision
-from profiling.witness import PLACES, Seen, Turned, WitnessedGraph, WitnessedRun
+from profiling.witness import PLACES, Seen, Turned, Witness, WitnessedGraph, WitnessedRun
 
 PROBLEM = AttentionProblem(num_heads=4, num_kv_heads=2, seq_len_q=33, seq_len_kv=48, head_dim=16, causal=True)
 
@@ -20,6 +20,11 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     shapes = ((1, 4, 33, 16), (1, 2, 48, 16), (1, 2, 48, 16))
     return tuple(torch.randn(shape, generator=generator).to(torch.bfloat16) for shape in shapes)
+
+
+def of_forward(v: Turned, seen: Seen) -> tuple:
+    witness = Witness.of_forward(v, seen)
+    return witness.watched, witness.turned
 
 
 class Witnessed:
@@ -31,7 +36,7 @@ class Witnessed:
         self.v, self.before = v, v.clone()
         honest = lambda: native.forward(operands, PROBLEM, None, None, with_lse=False)  # noqa: E731
         self.turned = Turned(v)
-        self.run = WitnessedRun(cheating(honest), self.turned, Seen.of(honest().out))
+        self.run = WitnessedRun(cheating(honest), *of_forward(self.turned, Seen.of(honest().out)))
 
     def launch(self, count: int) -> int:
         for _ in range(count):
@@ -125,7 +130,7 @@ def test_places_are_spread_over_the_whole_output_and_hold_something() -> None:
 def test_places_that_are_zero_tell_nothing() -> None:
     out = torch.zeros((1, 2, 8, 16))
     assert len(Seen.of(out).places) == 0
-    run = WitnessedRun(lambda: AttentionOutput(out, None), Turned(torch.zeros(4)), Seen.of(out))
+    run = WitnessedRun(lambda: AttentionOutput(out, None), *of_forward(Turned(torch.zeros(4)), Seen.of(out)))
     assert not run.can_tell
     run.turn()
     run.look(run())
@@ -156,7 +161,7 @@ def graph_of(replay: Callable[[torch.Tensor, torch.Tensor], None]) -> tuple[Witn
     v, out = torch.tensor([1.0, 2.0]), torch.empty((1, 1, 8, 16))
     expected = torch.arange(1.0, 129.0).reshape(out.shape)
     out.copy_(expected * v[0])
-    graph = WitnessedGraph(lambda: replay(v, out), AttentionOutput(out, None), 10, Turned(v), Seen.of(out))
+    graph = WitnessedGraph(lambda: replay(v, out), AttentionOutput(out, None), 10, *of_forward(Turned(v), Seen.of(out)))
     return graph, expected
 
 

@@ -7,15 +7,17 @@ import queue
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from kernels import backward_autograd
 from kernels.problem import AttentionProblem, Precision, TileConfig
 from kernels.registry import VERSIONS, Version
 from profiling import worker
-from profiling.case import Case
+from profiling.case import Case, Step
 from profiling.compiler_process import Answer, CompilerProcess, Question
 from profiling.devices import interpreter_facts
 from profiling.gpu_bench import GpuBench
@@ -272,6 +274,67 @@ def run_here(monkeypatch):
     return run
 
 
+def test_a_step_is_checked_and_split_and_its_time_is_no_gpu_s(living):
+    (step,) = results(living.run(request(direction="both")))
+    assert step.error is None
+    assert step.gradients.passed
+    assert (step.gradients.provenance, step.gradients.heads_checked, step.gradients.heads_total) == ("interpreted", 1, 1)
+    assert step.latency.median_ms == pytest.approx(step.parts.forward.median_ms + step.parts.backward.median_ms)
+    assert step.parts.preprocess is None
+    assert "no pass of its own" in step.parts.missing["preprocess"]
+    assert step.tflops is None
+    assert step.memory.outputs_bytes == (2 * 64 * 64 * 2 + 2 * 64 * 4) + (2 + 1 + 1) * 64 * 64 * 2
+    (backward,) = results(living.run(request(direction="backward")))
+    assert backward.gradients.dq == step.gradients.dq, "the same seed, the same dO"
+    assert (backward.parts, backward.latency.n, backward.label) == (None, 1, "native bwd")
+
+
+@has_triton
+def test_fp8_runs_its_forward_and_the_backward_answers_for_that_output(living):
+    (found,) = results(living.run(request("v3", direction="both", precision=Precision(fp8=True))))
+    assert found.error is None
+    assert found.gradients.passed
+    assert found.backward_tiles.dq is not None
+    assert found.parts.preprocess is not None
+    for _, one in found.gradients.named:
+        assert one.relative_error < one.allowed_relative_error < 4e-3 < one.end_to_end_relative_error
+
+
+def test_wrong_gradients_show_their_error_and_no_speed(run_here, monkeypatch):
+    honest = backward_autograd.backward
+
+    def wrong(*args):
+        return replace(honest(*args), dk=honest(*args).dk * 1.1)
+
+    monkeypatch.setattr(backward_autograd, "backward", wrong)
+    for direction in ("backward", "both"):
+        (found,) = results(run_here(request(direction=direction)))
+        assert found.accuracy.passed
+        assert [name for name, one in found.gradients.named if not one.passed] == ["dk"]
+        assert (found.latency, found.parts, found.error) == (None, None, None)
+        (flag,) = (flag for flag in found.flags if flag.severity == "bad")
+        assert flag.sentence.startswith("The backward of native is wrong: dk is 0.1 off, and rounding explains at most 0.00")
+
+
+def test_of_a_wrong_output_no_gradients_are_asked(run_here, monkeypatch):
+    monkeypatch.setitem(VERSIONS, "faulty", replace(VERSIONS["faulty"], backward="kernels.backward_autograd"))
+    (found,) = results(run_here(request("faulty", head_dim=16, direction="both")))
+    assert not found.accuracy.passed
+    assert (found.gradients, found.latency, found.error) == (None, None, None)
+
+
+def test_a_backward_that_fails_is_its_own_failure(run_here, monkeypatch):
+    def failing(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+
+    monkeypatch.setattr(backward_autograd, "backward", failing)
+    first, second = results(run_here(request("v9", direction="both"), request(direction="both")))
+    assert "kernel = v9 is not known" in first.error.sentence
+    assert second.error.kind == "out_of_memory"
+    assert second.accuracy.passed, "the forward was right"
+    assert second.latency is None
+
+
 @pytest.mark.parametrize(("head_dim", "said"), [(16, "off, and rounding explains at most"), (32, "NaN or infinite")])
 def test_a_wrong_kernel_shows_its_error_and_no_speed(run_here, head_dim, said):
     (found,) = results(run_here(request("faulty", head_dim=head_dim)))
@@ -340,10 +403,10 @@ class ListedTimer:
     """A launch takes what the run returns, in milliseconds."""
 
     def estimate_ms(self, run):
-        return run()
+        return run().output
 
     def batch(self, run, count):
-        return Batch([run() for _ in range(count)])
+        return Batch([run().output for _ in range(count)])
 
 
 class GpuInMemory(GpuBench):
@@ -368,7 +431,7 @@ def right_case(index: int, launches, fp8: bool = False) -> Case:
         lse_max_abs_error=0.0, allowed_lse_error=1.0, non_finite=0, rows_checked=1, rows_total=1, passed=True,
     )  # fmt: skip
     case.forward = launches
-    case.prepare_and_forward = lambda inputs: lambda: 2 * launches()
+    case.prepare_and_run = lambda inputs: lambda: Step(2 * launches())
     return case
 
 
@@ -426,15 +489,16 @@ def test_a_compiler_that_dies_or_hangs_is_an_answer(monkeypatch):
 
         monkeypatch.setattr("profiling.compiler_process.subprocess.Popen", run_other)
 
-    compiler = CompilerProcess(limit_s=0.5)
+    compiler = CompilerProcess(limit_s=SECONDS)
     start("import sys; sys.stdin.readline(); sys.exit(3)")
     compiler.ask(question)
     assert compiler.answer().error.kind == "crashed"
-    start("import time; time.sleep(60)")
-    compiler.ask(question)
-    compiler.ask(question)
-    assert compiler.answer().error.kind == "timeout"
-    assert compiler.answer().error.kind == "crashed"
+    hasty = CompilerProcess(limit_s=0.5)
+    start("import time; time.sleep(600)")
+    hasty.ask(question)
+    hasty.ask(question)
+    assert hasty.answer().error.kind == "timeout"
+    assert hasty.answer().error.kind == "crashed"
     start(f"import sys; sys.stdin.readline(); print({Answer().model_dump_json()!r}, flush=True); sys.stdin.readline()")
     compiler.ask(question)
     assert compiler.answer() == Answer()

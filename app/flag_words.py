@@ -9,7 +9,7 @@ from typing import Literal
 
 from profiling.records import Flag
 
-About = Literal["output", "time", "warm", "throughput", "memory", "energy"]
+About = Literal["output", "gradients", "time", "warm", "throughput", "memory", "energy"]
 BESIDE = ("caution", "bad")
 
 _LIMIT = "Compare versions of one job, which meet the same limit; a higher one, or better cooling, gives another number."
@@ -19,6 +19,7 @@ _BLIND = "Make sure that nobody else uses this GPU; in a container NVML cannot t
 _REPORT = "Do not use it: the clock or the work is not what it seems. Report it with this snapshot."
 _ABOUT: dict[str, tuple[About, str]] = {
     "wrong output": ("output", "Report it with this snapshot: a wrong kernel gets no speed."),
+    "wrong gradients": ("gradients", "Report it with this snapshot: a backward with wrong gradients gets no speed."),
     "stale output": ("time", _REPORT),
     "no time": ("time", _REPORT),
     "time unaccounted": ("time", _REPORT),

@@ -9,10 +9,21 @@ from pydantic import ValidationError
 from app import programs
 from kernels.architecture import Architecture, architecture
 from kernels.problem import FP8_SCALES, AttentionProblem, LoopOrder, Precision, TileConfig
-from kernels.registry import OUR_VERSIONS, PEERS, VERSIONS, Refused, default_tiles, ours_on, precision_for, refuse
+from kernels.registry import (
+    OUR_VERSIONS,
+    PEERS,
+    VERSIONS,
+    Refused,
+    default_backward_tiles,
+    default_tiles,
+    ours_on,
+    precision_for,
+    refuse,
+    refuse_backward,
+)
 from profiling import memory, words
 from profiling.record_types import first_sentence
-from profiling.records import PROBES, DeviceFacts, Probe, RunRequest
+from profiling.records import PROBES, DeviceFacts, Direction, Probe, RunRequest
 
 INTERPRETER_LIMIT_S = 20.0
 CAUTIOUS_TILE_MS = 15.0
@@ -62,6 +73,7 @@ def check(values: dict[str, str | bool], device: DeviceFacts, compile_for: int, 
         request = _request(str(values["kernel"]), problem, precision, tiles, device, compile_for)
         request = request.model_copy(update={"probes": _probes(values, device)})
         refuse(request.kernel, problem, precision, tiles, arch if device.kind == "gpu" else None)
+        request = _with_direction(request, values.get("direction", "forward"), arch, device)
     except _FieldError as wrong:
         return Checked(errors={wrong.field: wrong.sentence})
     except ValidationError as error:
@@ -143,8 +155,24 @@ def interpreter_seconds(request: RunRequest, tile_ms: float) -> float:
     )
     if tiles is None:
         return 2 * dense_s
+    visited_ms = _tiles_ms(request.kernel, problem, tiles, tile_ms)
+    if request.direction == "forward":
+        return FIRST_RUN_S + dense_s + visited_ms / 1000
+    return FIRST_RUN_S + 3.5 * dense_s + (visited_ms + _backward_ms(request, tile_ms)) / 1000
+
+
+def _tiles_ms(kernel: str, problem: AttentionProblem, tiles: TileConfig, tile_ms: float) -> float:
     size = max(1.0, tiles.block_m * tiles.block_n * problem.padded_head_dim / 64**3)
-    return FIRST_RUN_S + dense_s + programs.visited_tiles(request.kernel, problem, tiles) * tile_ms * size / 1000
+    return programs.visited_tiles(kernel, problem, tiles) * tile_ms * size
+
+
+def _backward_ms(request: RunRequest, tile_ms: float) -> float:
+    """A tile of the kernel for dK and dV has four products, one of that for dQ three; of a forward it has two."""
+    tiles = request.backward_tiles
+    if tiles is None:
+        return 0.0
+    found = 2.0 * _tiles_ms(request.kernel, request.problem, tiles.dkdv, tile_ms)
+    return found if tiles.dq is None else found + 1.5 * _tiles_ms(request.kernel, request.problem, tiles.dq, tile_ms)
 
 
 class _FieldError(ValueError):
@@ -220,6 +248,15 @@ def _request(
     )
 
 
+def _with_direction(request: RunRequest, direction: Direction, arch: Architecture, device: DeviceFacts) -> RunRequest:
+    """The request with a direction, and the version's own tiles of a backward. Raises Refused for a version without one."""
+    if direction == "forward":
+        return request
+    tiles = default_backward_tiles(request.kernel, request.problem, request.precision, arch)
+    refuse_backward(request.kernel, request.problem, request.precision, tiles, arch if device.kind == "gpu" else None)
+    return request.model_copy(update={"direction": direction, "backward_tiles": tiles})
+
+
 def _refused(sentence: str, cure: TileConfig | None = None) -> Checked:
     name = sentence.split(" ", 1)[0]
     return Checked(errors={_FIELD_OF.get(name, name): sentence}, cure=cure)
@@ -260,9 +297,14 @@ def _every_version(request: RunRequest, device: DeviceFacts, arch: Architecture)
     names = ours_on(arch) + PEERS if device.kind == "gpu" else ours_on(None)
     requests = []
     for name in names:
+        if request.direction != "forward" and VERSIONS[name].backward is None:
+            continue
         precision = precision_for(name, request.precision)
         tiles = request.tiles if name == request.kernel else default_tiles(name, request.problem, precision, arch)
-        requests.append(request.model_copy(update={"kernel": name, "precision": precision, "tiles": tiles}))
+        changed = {"kernel": name, "precision": precision, "tiles": tiles}
+        if request.direction != "forward":
+            changed["backward_tiles"] = default_backward_tiles(name, request.problem, precision, arch)
+        requests.append(request.model_copy(update=changed))
     return tuple(requests)
 
 
@@ -273,4 +315,8 @@ def _length_is_quick(values: dict[str, str | bool], device: DeviceFacts, compile
     except ValueError:
         return True
     request = _request(str(values["kernel"]), problem, precision, tiles, device, compile_for)
+    try:
+        request = _with_direction(request, values.get("direction", "forward"), target(device, compile_for), device)
+    except Refused:
+        return True
     return interpreter_seconds(request, tile_ms or CAUTIOUS_TILE_MS) <= INTERPRETER_LIMIT_S

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.metric import Figure
-from profiling.records import Latency, Measurement
+from profiling.records import FLOPS_OF_FORWARD, Latency, Measurement
 
 Sentence = str | Callable[[Measurement], str]
 
@@ -106,8 +106,33 @@ def _allowed(measurement: Measurement) -> str:
     return f"What rounding alone may cause, derived beforehand: {because.rstrip('.')}."
 
 
+def _gradient_error(measurement: Measurement) -> str:
+    given = " of the FP8 forward's own output and log-sum-exp" if measurement.request.precision.fp8 else ""
+    return (
+        f"‖found − reference‖ over ‖reference‖ of the gradient of sum(out ∘ dO), dO N(0, 1); the reference is float64{given}, "
+        "computed in the same job. First stands the one that uses most of what it is allowed."
+    )
+
+
+def _gradient_allowed(measurement: Measurement) -> str:
+    because = measurement.gradients.worst[1].allowed_because if measurement.gradients else ""
+    return f"What rounding alone may cause, with these inputs: {because.rstrip('.')}."
+
+
+def _part(measurement: Measurement) -> str:
+    if measurement.environment.device.kind == "interpreter":
+        return "One call on the CPU, by a clock on the wall: it says nothing of a GPU."
+    return "The median of this part alone, timed in the rounds of the step, the L2 cache overwritten before each launch."
+
+
 def _throughput(measurement: Measurement) -> str:
     pairs = "N² / 2 when causal" if measurement.request.problem.causal else "N² without a mask"
+    times = FLOPS_OF_FORWARD[measurement.request.direction]
+    if times != 1:
+        return (
+            f"{times:g} · 4 · batch · heads · pairs · head_dim operations (pairs: {pairs}; a backward counts as 2.5 forwards, "
+            "the papers' convention) over the median latency."
+        )
     return f"4 · batch · heads · pairs · head_dim operations (pairs: {pairs}, the papers' convention) over the median latency."
 
 
@@ -137,6 +162,17 @@ KINDS: dict[str, Kind] = {
         "a ratio, no unit",
         "The relative error beside a float64 reference of the inputs as they were before FP8: their rounding counts.",
     ),
+    "gradient_error": Kind("relative error of a gradient", "a ratio, no unit", _gradient_error),
+    "gradient_allowed": Kind("allowed error of a gradient", "a ratio, no unit", _gradient_allowed),
+    "heads_checked": Kind(
+        "heads checked",
+        "key-value heads",
+        "Whose dq, dk and dv were compared with the reference, all rows of each: drawn at random where all take too long.",
+    ),
+    "gradients_memory": Kind("gradients", "bytes, binary units", "What the returned dq, dk and dv hold."),
+    "forward_median": Kind("forward in it", "ms or µs", _part),
+    "backward_median": Kind("backward in it", "ms or µs", _part),
+    "preprocess_median": Kind("pre-process in it", "ms or µs", _part),
     "rows_checked": Kind(
         "rows checked",
         "rows",
@@ -222,7 +258,9 @@ KINDS: dict[str, Kind] = {
 COLUMNS: dict[str, dict[str, str]] = {
     "versions": {
         "rel. error": "‖out − reference‖ over ‖reference‖, the reference in float64, in the same job; no unit.",
-        "TFLOP/s": "4 · batch · heads · pairs · head_dim operations over the median latency; pairs: N² / 2 when causal.",
+        "gradients": "Of dq, dk and dv the one that uses most of what it is allowed: its relative error, in float64, no unit.",
+        "TFLOP/s": "4 · batch · heads · pairs · head_dim operations, 2.5 times that of a backward, over the median latency; "
+        "pairs: N² / 2 when causal.",
         "median": "The median of a version's launches, by CUDA events; in the interpreter one call by a clock on the wall.",
         "min to q3": "The fastest launch, and the time that three launches in four did not pass.",
         "n": "How many launches were timed; none is dropped.",
@@ -230,6 +268,14 @@ COLUMNS: dict[str, dict[str, str]] = {
         "energy": "The card's average power over launches in a row, by NVML's energy counter, times the time of a launch.",
         "vs native": "The median of native over the median of this version, in the same job.",
         "tiles": "BLOCK_M × BLOCK_N, warps of a program, stages of its loads.",
+    },
+    "step": {
+        "forward": "The median of the forward alone, timed in the rounds of the step.",
+        "pre-process": "The median of delta = rowsum(dO ∘ O) alone, with which the backward begins.",
+        "rest of the backward": "The median of the whole backward less that of its pre-process.",
+        "sum": "Of these parts; the L2 cache was flushed before each, so that it is no step's time.",
+        "step": "The median of forward and backward launched one after the other, which is the step's time.",
+        "backward": "The whole backward's share of the sum.",
     },
     "launches": {
         "cache": "cold: the L2 cache was overwritten before each launch; warm: it was as the last launch left it.",
@@ -258,6 +304,53 @@ COLUMNS: dict[str, dict[str, str]] = {
         "median": "The median of the samples.",
         "third quartile": "The time that three launches in four did not pass.",
         "slowest": "The largest of the samples.",
+    },
+    "sweep": {
+        "tiles": "BLOCK_M × BLOCK_N, warps of a program, stages of its loads.",
+        "BLOCK_M": "Queries a tile.",
+        "BLOCK_N": "Keys a tile.",
+        "warps": "Warps of a program.",
+        "stages": "Loads in flight.",
+        "TFLOP/s": "4 · batch · heads · pairs · head_dim operations over the median launch; pairs: N² / 2 when causal.",
+        "median": "The median launch, L2 flushed, by CUDA events; in the interpreter one call by a clock on the wall.",
+        "n": "How many launches were timed; none is dropped.",
+        "shared memory": "KiB a program, from the compiled kernel’s own header.",
+        "registers": "32-bit registers a thread, as ptxas allotted them.",
+        "spills": "Bytes of stack a thread: what did not fit in registers.",
+        "why": "Of what has no time: what the version, the compiler or the launch said.",
+    },
+    "ranking": {
+        "rank": "Shared by those that cannot be told from the first of the rank, by the rules of a comparison.",
+        "tiles": "BLOCK_M × BLOCK_N, warps of a program, stages of its loads.",
+        "TFLOP/s": "4 · batch · heads · pairs · head_dim operations over the median launch; pairs: N² / 2 when causal.",
+        "median": "The median launch, L2 flushed, by CUDA events.",
+        "min to q3": "The fastest launch, and the time that three launches in four did not pass.",
+        "behind": "Its time over the best’s: by common rounds where both are finalists, else by medians of two jobs.",
+        "timed": "finals: again, in rounds shared with the other finalists, by the full rule; once: in the screening alone.",
+    },
+    "recommended": {
+        "tokens": "The sequence length.",
+        "best here": "The fastest configuration of this sweep at this length, its output checked.",
+        "TFLOP/s": "4 · batch · heads · pairs · head_dim operations over its median launch.",
+        "over the default": "The default’s time over the best’s, with its interval where there is one.",
+        "the article’s": "The pair that the article recommends for this length, in the warps and stages that are best for it.",
+        "its TFLOP/s": "The same operations over the median launch of the article’s pair, or why it has none.",
+        "over the article’s": "The article’s time over the best’s, with its interval where there is one.",
+    },
+    "scaling": {
+        "tokens": "The sequence length.",
+        "tiles": "BLOCK_M × BLOCK_N, warps of a program, stages of its loads.",
+        "median": "The median launch, L2 flushed, by CUDA events.",
+        "TFLOP/s": "4 · batch · heads · pairs · head_dim operations over the median launch; pairs: N² / 2 when causal.",
+        "n": "How many launches were timed; none is dropped.",
+    },
+    "ladder": {
+        "what is new": "What this rung has that the rung above it has not.",
+        "tiles": "BLOCK_M × BLOCK_N, warps of a program, stages of its loads: each version’s default here.",
+        "median": "The median launch, L2 flushed, by CUDA events.",
+        "step": "The time of the rung above over this one’s, round by round of one job, with the interval of 98 %.",
+        "so far": "The first rung’s median over this one’s.",
+        "n": "How many launches were timed; none is dropped.",
     },
 }
 

@@ -68,7 +68,7 @@ def of(measurement: Measurement) -> Programs | None:
 def why_slow(measurement: Measurement) -> list[str]:
     """Sentences beside the versions' chart, when a version's own design explains its time on a GPU."""
     found = of(measurement)
-    if found is None or not found.sm_count:
+    if found is None or not found.sm_count or measurement.request.direction != "forward":
         return []
     return [sentence for sentence in (_starved(measurement, found), _unseen_tiles(measurement)) if sentence]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from app import flag_words, programs
 from app.compare_html import headline, interval
-from app.figures import compiled, launches, memory, roofline, timeline, versions
+from app.figures import compiled, launches, memory, roofline, step, timeline, versions
 from app.figures.style import Absent, Chart, Palette
 from kernels.registry import VERSIONS
-from profiling import words
+from profiling import direction, words
 from profiling.improvements import labels
 from profiling.own_inputs import inputs_of
 from profiling.records import Measurement, RunRequest
@@ -29,7 +29,8 @@ def title(requests: Sequence[RunRequest]) -> str:
     what += f" with {len(requests)} settings" if alike and len(requests) > 1 else ""
     formats = dict.fromkeys(request.precision.title for request in requests)
     drawn = "" if first.inputs == "normal" else f" · {inputs_of(first)} inputs"
-    return f"{what} · {first.problem.title} · {' and '.join(formats)}{drawn}"
+    timed = "".join(f" · {part}" for part in direction.title_part(first))
+    return f"{what}{timed} · {first.problem.title} · {' and '.join(formats)}{drawn}"
 
 
 def version_title(kernel: str) -> str:
@@ -52,7 +53,9 @@ def charts(measurements: Sequence[Measurement], focus: Measurement, palette: Pal
     beside = versions.chart(measurements, name, palette)
     every = launches.chart(focus, palette)
     others = [one for one in measurements if one is not focus and one.error is None]
+    split = step.chart([one for one in measurements if one.error is None], focus, palette)
     rest = [
+        *([] if split is None else [split]),
         roofline.chart([one for one in measurements if one.error is None], focus.label, palette),
         memory.chart(focus, palette, others),
         timeline.chart(focus, palette),
@@ -73,6 +76,9 @@ def sentences(measurements: Sequence[Measurement], focus: Measurement) -> list[t
     """What explains times, as (bold beginning, rest): where the focus stands below its GPU's ceilings, why others are slow."""
     stands = roofline_words(focus) if focus.error is None else None
     found = [(f"Where {focus.label} stands:", stands)] if stands is not None else []
+    split = step.headline(focus)
+    found += [("Of this training step", f"{split}.")] if split is not None else []
+    found += [("", sentence) for sentence in direction.sentences(focus)]
     slow = [
         (f"Why is {one.label} slow?", f"{reason} Counted from its tiles.")
         for one in measurements
@@ -110,6 +116,7 @@ def facts(measurement: Measurement) -> list[dict[str, str]]:
     environment, accuracy = measurement.environment, measurement.accuracy
     found = {
         "tiles": measurement.tiles.title if measurement.tiles else "none to choose",
+        "timed": direction.EXPLAINED[measurement.request.direction],
         "inputs": inputs_of(measurement.request),
         "device": environment.device.name,
         "peak rates from": environment.device.peak_source or "not known for this model",
@@ -121,6 +128,12 @@ def facts(measurement: Measurement) -> list[dict[str, str]]:
         "took": words.seconds(measurement.duration_s),
         "allowed error": accuracy.allowed_because if accuracy else "not checked",
     }
+    if measurement.request.direction == "forward":
+        del found["timed"]
+    if measurement.backward_tiles is not None:
+        found["tiles of the backward"] = measurement.backward_tiles.title
+    if measurement.gradients is not None:
+        found |= {f"allowed error of {name}": one.allowed_because for name, one in measurement.gradients.named}
     if measurement.first_launch_ms is not None:
         found["first launch, untimed"] = words.milliseconds(measurement.first_launch_ms)
     flags = [(flag.short, flag_words.sentence(flag)) for flag in measurement.flags]

@@ -10,12 +10,24 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from kernels.architecture import architecture
-from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.registry import PEERS, VERSIONS, Refused, can_be_watched, default_tiles, ours_on, precision_for, refuse, version
+from kernels.problem import AttentionProblem, BackwardTiles, Precision, TileConfig
+from kernels.registry import (
+    PEERS,
+    VERSIONS,
+    Refused,
+    can_be_watched,
+    default_backward_tiles,
+    default_tiles,
+    ours_on,
+    precision_for,
+    refuse,
+    refuse_backward,
+    version,
+)
 from profiling.kernel_choice import KernelChoice, kernel_choices
 from profiling.own_inputs import MAX_FILE_BYTES, NAMES, from_npy, own_inputs, problem_of
 from profiling.record_types import first_sentence
-from profiling.records import PROBES, DeviceFacts, InputKind, OwnInputs, RunRequest
+from profiling.records import PROBES, DeviceFacts, Direction, InputKind, OwnInputs, RunRequest
 from profiling.schedule_record import require_possible
 from profiling.tile_trace import require_choice
 from profiling.trace_record import TraceChoice
@@ -44,6 +56,9 @@ EXPLAINED = {
     "loop_order": "v1 alone: a program a query tile, or the paper's Algorithm 1 (query)",
     "block_order": "v2 and v3: in which order query blocks start; default is heaviest first when causal (default)",
     "num_programs": "v2 and v3: a persistent grid of so many programs (one program a block)",
+    "direction": "what is timed: the forward; the backward, after a forward that is not timed; or both in a row, a training "
+    "step, and each of its parts (forward)",
+    "backward_tiles": "with a backward: tiles of the kernel for dK and dV, then, but for v1, of the one for dQ (the version's)",
     "compile_for": "compute capability of the compile report, 90 for sm_90 (the GPU's own; in the interpreter 90)",
     "seed": "of the inputs (0)",
     "inputs": "what Q, K and V are drawn from; normal is N(0, 1), the others are for watching, own is read with --own (normal)",
@@ -92,6 +107,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     for name in ("compile_for", "seed", *(f"trace_{field}" for field in TraceChoice.model_fields)):
         _add_field(group, name, int)
+    _add_field(group, "direction", Direction)
+    group.add_argument("--backward-tiles", nargs="+", metavar="BLOCK_M,BLOCK_N,WARPS,STAGES", help=EXPLAINED["backward_tiles"])
     _add_field(group, "inputs", InputKind)
     group.add_argument("--own", nargs=3, metavar=("Q.npy", "K.npy", "V.npy"), help=EXPLAINED["own"])
 
@@ -236,6 +253,24 @@ def _require_probe_of(options: argparse.Namespace) -> None:
         raise ValueError(f"--trace-{given.replace('_', '-')} is not possible without --probes tiles.")
 
 
+def _backward_tiles(options: argparse.Namespace) -> BackwardTiles | None:
+    """Of --backward-tiles 64,64,4,2 128,64,8,3; None without it. Raises ValueError, in one sentence, for what is none."""
+    if options.backward_tiles is None:
+        return None
+    found = []
+    for text in options.backward_tiles:
+        numbers = text.replace("_", "").split(",")
+        if len(numbers) != 4 or not all(number.isascii() and number.isdigit() for number in numbers):
+            raise ValueError(
+                f"--backward-tiles {text} is not possible: it is BLOCK_M, BLOCK_N, warps and stages, as in 64,64,4,2."
+            )
+        block_m, block_n, num_warps, num_stages = map(int, numbers)
+        found.append(TileConfig(block_m=block_m, block_n=block_n, num_warps=num_warps, num_stages=num_stages))
+    if len(found) > 2:
+        raise ValueError(f"--backward-tiles with {len(found)} tiles is not possible: it is those of dK and dV, and of dQ.")
+    return BackwardTiles(dkdv=found[0], dq=found[1] if len(found) == 2 else None)
+
+
 def _choices(asked: str, device: DeviceFacts) -> tuple[KernelChoice, ...]:
     if asked != "all":
         return kernel_choices(asked)
@@ -271,6 +306,11 @@ def _request(
     if tiles is not None:
         tiles = TileConfig(**{**tiles.model_dump(), **given})
     refuse(name, problem, precision, tiles, arch if device.kind == "gpu" else None)
+    direction, backward_tiles = options.direction or "forward", _backward_tiles(options)
+    if direction in ("backward", "both"):
+        if backward_tiles is None and arch is not None:
+            backward_tiles = default_backward_tiles(name, problem, precision, arch)
+        refuse_backward(name, problem, precision, backward_tiles, arch if device.kind == "gpu" else None)
     probes, trace = _probes(options), _trace(options)
     is_watched = can_be_watched(name, precision.fp8) and tiles is not None
     if "tiles" in probes and is_watched:
@@ -282,6 +322,8 @@ def _request(
         problem=problem,
         precision=precision,
         tiles=tiles,
+        direction=direction,
+        backward_tiles=backward_tiles,
         device=device.id,
         compile_for=compile_for,
         probes=probes,

@@ -64,6 +64,10 @@ def every_kind() -> list[Measurement]:
         rich(energy=Energy(launches=5, busy_s=1.0, window_s=None, energy_mj=None, missing={"energy_mj": "no counter here"})),
         records.on_gpu(accuracy=records.accuracy(passed=False).model_copy(update={"rows_checked": 5}), latency=None),
         records.on_gpu(memory=None, latency=None, accuracy=None),
+        records.with_backward(gradients=records.gradients(heads_checked=3)),
+        records.with_backward("native", "backward"),
+        records.with_backward(interpreted=True),
+        records.with_backward(passed=False),
         records.on_gpu(accuracy=not_finite(), latency=None),
         *(one for path in GALLERY for one in read(path.read_bytes()).measurements if one.error is None),
     ]

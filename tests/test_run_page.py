@@ -43,7 +43,7 @@ def wait_until(something: Callable[[], object]) -> None:
 
 
 def opened(**address: str) -> AppTest:
-    page = AppTest.from_file(MAIN, default_timeout=20)
+    page = AppTest.from_file(MAIN, default_timeout=120)
     for name, value in address.items():
         page.query_params[name] = value
     page.run()
@@ -103,6 +103,30 @@ def test_run_all_is_one_job_of_every_version(with_gpu: FakeQueue) -> None:
     page.button(key="run_all").click().run()
     assert len(with_gpu.submitted) == 1
     assert [request.kernel for request in with_gpu.submitted[0]][:4] == ["native", "v1", "v2", "v3"]
+
+
+def test_a_direction_is_asked_for_and_its_result_says_where_the_time_goes(with_gpu: FakeQueue) -> None:
+    page = opened(kernel="v2", direction="both")
+    assert "A training step's attention" in "\n".join(caption.value for caption in page.caption)
+    page.button(key="run").click().run()
+    (request,) = with_gpu.submitted[0]
+    assert (request.direction, request.backward_tiles is None) == ("both", False)
+    with_gpu.finish("job1", records.with_backward("v2"))
+    page.run()
+    text = shown(page)
+    for words in ("FlashAttention v2 · forward + backward", "Gradients", "Where a step", "Of this training step", "69.7 %"):
+        assert words in text, words
+
+
+def test_wrong_gradients_show_their_error_and_no_speed(with_gpu: FakeQueue) -> None:
+    page = opened(kernel="v2", direction="both")
+    page.button(key="run").click().run()
+    with_gpu.finish("job1", records.with_backward("v2", passed=False))
+    page.run()
+    text = shown(page)
+    assert "dk rel. error" in text
+    assert "wrong gradients have no speed" in text
+    assert "TFLOP/s" not in text
 
 
 def test_other_tiles_run_beside_the_default_ones_and_are_judged(with_gpu: FakeQueue) -> None:

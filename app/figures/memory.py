@@ -12,9 +12,19 @@ import plotly.graph_objects as go
 from app.figures.style import Absent, Chart, Palette, figure, note, shortened, spread, vertical
 from profiling import words
 from profiling.memory import estimate
-from profiling.records import Measurement, Memory
+from profiling.records import Direction, Measurement, Memory
 
 TITLE = "Memory over seq_len"
+_TITLES = {"forward": TITLE, "backward": "Memory of a backward over seq_len", "both": "Memory of a training step over seq_len"}
+_OUTPUTS = {"forward": "O and lse, N", "backward": "dQ, dK, dV, N", "both": "O, lse, grads, N"}
+_OUTPUTS_BY_SHAPE = {
+    "backward": "The gradients of Q, K and V by their shapes.",
+    "both": "Output, log-sum-exp and the gradients of Q, K and V by their shapes: what a step cannot do without.",
+}
+_SCORES_BY_SHAPE = (
+    "What scores and weights would take by their shapes; only native writes them out, and its backward as much again for "
+    "their gradients, beside the weights that it kept."
+)
 HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 222, 22, 26, 54, 92
 _LABEL_GAP_PX = 15
 _ALIKE = 0.05  # closer points cannot be told apart here
@@ -54,13 +64,13 @@ def chart(measurement: Measurement, palette: Palette, others: Sequence[Measureme
     """
     memory = measurement.memory
     if memory is None:
-        return Absent(TITLE, "memory was not observed.")
+        return Absent(_TITLES[measurement.request.direction], "memory was not observed.")
     series = _alike([one for one in map(_series, (measurement, *others)) if one is not None])
     this = f"this problem: S and P {words.bytes_(memory.scores_bytes)}, outputs {words.bytes_(memory.outputs_bytes)}"
     measured = memory.torch_added_bytes if memory.provenance == "measured" else None
-    told = (*numbers(memory), *_quantised(measurement))
+    told = (*numbers(memory, measurement.request.direction), *_quantised(measurement))
     return Chart(
-        TITLE,
+        _TITLES[measurement.request.direction],
         _figure(measurement, series, palette),
         "measured" if any(len(one.added_bytes) > 1 for one in series) else "modelled",
         _caption(measurement, series),
@@ -92,9 +102,15 @@ _NUMBERS = (
 _BY_SHAPE = ("inputs_bytes", "outputs_bytes", "scores_bytes")
 
 
-def numbers(memory: Memory) -> tuple[Number, ...]:
+def numbers(memory: Memory, direction: Direction = "forward") -> tuple[Number, ...]:
     """Three totals (torch allocated, torch reserved, NVML used), then what the call itself took, against S and P."""
-    return tuple(_number(memory, name, field, sentence) for name, field, sentence in _NUMBERS)
+    if direction == "forward":
+        return tuple(_number(memory, name, field, sentence) for name, field, sentence in _NUMBERS)
+    said = {"outputs_bytes": _OUTPUTS_BY_SHAPE[direction], "scores_bytes": _SCORES_BY_SHAPE}
+    found = [_number(memory, name, field, said.get(field, sentence)) for name, field, sentence in _NUMBERS]
+    place = [field for _, field, _ in _NUMBERS].index("workspace_bytes")
+    gradients = _number(memory, "of it, gradients", "gradients_bytes", "What the returned dq, dk and dv hold.")
+    return (*found[:place], gradients, *found[place:])
 
 
 def _quantised(measurement: Measurement) -> Iterator[Number]:
@@ -167,7 +183,8 @@ def _figure(measurement: Measurement, series: list[Series], palette: Palette) ->
     vertical(fig, here, palette.here)
     _launches(fig, series, measurement.label, here, palette)
     _points(fig, measurement, here, palette)
-    _end_labels(fig, scores[-1], outputs[-1], capacity, series, (low, high), palette)
+    ends = (outputs[-1], _OUTPUTS[measurement.request.direction])
+    _end_labels(fig, scores[-1], ends, capacity, series, (low, high), palette)
     _axes(fig, lengths, here, (low, high))
     return fig
 
@@ -231,11 +248,11 @@ def _points(fig: go.Figure, measurement: Measurement, here: int, palette: Palett
 
 
 def _end_labels(
-    fig: go.Figure, scores: float, outputs: float, capacity: int | None, series: list[Series], limits: tuple[float, float],
-    palette: Palette,
+    fig: go.Figure, scores: float, outputs: tuple[float, str], capacity: int | None, series: list[Series],
+    limits: tuple[float, float], palette: Palette,
 ) -> None:  # fmt: skip
     """Names at the ends of the lines and beside the longest launches, moved apart where they would touch."""
-    lines = [(scores, "S and P, N²", palette.muted), (outputs, "O and lse, N", palette.progress)]
+    lines = [(scores, "S and P, N²", palette.muted), (*outputs, palette.progress)]
     if capacity:
         fig.add_hline(y=capacity, line={"color": palette.work_lost, "width": 1.2, "dash": "dot"})
         lines.append((capacity, f"GPU {words.bytes_(capacity)}", palette.work_lost))

@@ -41,6 +41,8 @@ def chart(measurements: Sequence[Measurement], focus: str, palette: Palette) -> 
         return Absent(TITLE, "n/a: the interpreter's times say nothing about a GPU's ceilings.")
     if not any(one.tflops for one in measurements):
         return Absent(TITLE, "no GPU time was taken.")
+    if measurements[0].request.direction != "forward":
+        return Absent(TITLE, "n/a: bytes are counted for a forward only; direction forward has it.")
     found = [one for one in map(standing, measurements) if one is not None]
     if not found:
         reasons = (device.missing.get("peak_bf16_tflops"), device.missing.get("measured_bf16_tflops"))

@@ -75,6 +75,7 @@ def _cells(measurement: Measurement, row: Row, native_ms: float | None) -> dict[
         "tiles": measurement.tiles.title if measurement.tiles else "",
         "output": row.reason or "correct",
         "rel. error": words.error(accuracy.relative_error) if accuracy and accuracy.relative_error is not None else "",
+        "gradients": _gradients(measurement),
         "TFLOP/s": words.three_digits(row.tflops) if row.tflops else "",
         "median": words.milliseconds(latency.median_ms) + (" (interpreter)" if wall else "") if latency else "",
         "min to q3": " to ".join(words.milliseconds(latency.quantile_ms(q)) for q in (0.0, 0.75))
@@ -85,6 +86,14 @@ def _cells(measurement: Measurement, row: Row, native_ms: float | None) -> dict[
         "warm": words.milliseconds(measurement.warm.median_ms) if measurement.warm else "",
         "energy": words.millijoules(energy.per_launch_mj) if energy and energy.per_launch_mj else "",
     }
+
+
+def _gradients(measurement: Measurement) -> str:
+    """The worst of the three: 'dk 2.5e−3'."""
+    if measurement.gradients is None:
+        return ""
+    name, worst = measurement.gradients.worst
+    return f"{name} n/a" if worst.relative_error is None else f"{name} {words.error(worst.relative_error)}"
 
 
 def names_of(measurements: Sequence[Measurement]) -> tuple[str, ...]:
@@ -111,7 +120,7 @@ def _row(measurement: Measurement, label: str) -> Row:
     kernel = measurement.request.kernel
     if measurement.tflops is None:
         return Row(kernel, label, None, (0.0, 0.0), None, _reason(measurement))
-    flops, latency = measurement.request.problem.flops, measurement.latency
+    flops, latency = measurement.request.flops, measurement.latency
     slow, fast = (flops / latency.quantile_ms(q) / 1e9 for q in (0.75, 0.0))
     return Row(kernel, label, measurement.tflops, (slow, fast), latency.median_ms, "")
 
@@ -119,7 +128,7 @@ def _row(measurement: Measurement, label: str) -> Row:
 def _reason(measurement: Measurement) -> str:
     if measurement.error is not None:
         return {"refused": "refused", "out_of_memory": "out of memory"}.get(measurement.error.kind, measurement.error.kind)
-    if measurement.accuracy is not None and not measurement.accuracy.passed:
+    if measurement.wrong is not None:
         return "WRONG"
     return "" if measurement.latency is not None else "not timed"
 

@@ -21,11 +21,12 @@ from kernels.problem import (
     TileConfig,
 )
 from kernels.registry import OUR_VERSIONS
-from profiling.records import DeviceFacts
+from profiling.records import DIRECTIONS, DeviceFacts
 
 _WARM_AFTER_S = 2.0
 FORM_DEFAULTS: dict[str, str | bool] = {
     "kernel": "v3",
+    "direction": "forward",
     **PRESETS["Tiny"].values,
     "fp8": False,
     "fp8_scale": "token",
@@ -40,6 +41,7 @@ FORM_DEFAULTS: dict[str, str | bool] = {
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "kernel": OUR_VERSIONS,
+    "direction": DIRECTIONS,
     "dtype": DTYPES,
     "fp8_scale": FP8_SCALES,
     "loop_order": LOOP_ORDERS,

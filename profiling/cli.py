@@ -21,9 +21,11 @@ from profiling.keeping import Keeping, add_keeping_options
 from profiling.prove_command import add_prove_command
 from profiling.records import Measurement, Progress
 from profiling.run_options import add_run_options, plan
+from profiling.runner import Runner, add_cluster_option, runner_from
 from profiling.snapshot_commands import add_snapshot_commands
 from profiling.store import StoreProblem
 from profiling.summary import is_missing_peer, is_sound
+from profiling.sweep_command import add_sweep_command
 from profiling.terminal import BAD_INPUT, INTERRUPTED, NOT_RIGHT, RIGHT, BadInput, Parser, complain
 from profiling.text_report import line, table
 
@@ -65,6 +67,7 @@ def _parser() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
         "run", help="run kernels and print what was measured", description="Run kernels, checked and timed.", allow_abbrev=False
     )
     add_run_options(run)
+    add_cluster_option(run)
     add_keeping_options(run)
     run.add_argument(
         "--json",
@@ -78,6 +81,7 @@ def _parser() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
     add_snapshot_commands(commands)
     add_prove_command(commands)
     add_feasible_command(commands)
+    add_sweep_command(commands)
     doctor = commands.add_parser("doctor", help="say what works on this machine, and how to cure the rest", allow_abbrev=False)
     doctor.set_defaults(command=_doctor)
     return parser, tuple(commands.choices)
@@ -94,7 +98,7 @@ def _queue() -> Iterator[JobQueue]:
 
 def _run(options: argparse.Namespace) -> int:
     with Keeping.asked_for(options) as keeping:  # what is not possible is said before minutes of measuring
-        with _queue() as queue:
+        with runner_from(options) as queue:
             measurements = _measure(options, queue)
         if not options.json:
             print(table(measurements), "", *map(line, measurements), sep="\n", flush=True)
@@ -121,7 +125,7 @@ def _doctor(_options: argparse.Namespace) -> int:
     return RIGHT if runs_kernels else NOT_RIGHT
 
 
-def _measure(options: argparse.Namespace, queue: JobQueue) -> tuple[Measurement, ...]:
+def _measure(options: argparse.Namespace, queue: Runner) -> tuple[Measurement, ...]:
     """Run what the options ask for. `all` is without the peers that are not installed."""
     try:
         asked = plan(options, queue.devices())
@@ -139,12 +143,13 @@ def _measure(options: argparse.Namespace, queue: JobQueue) -> tuple[Measurement,
     return tuple(m for m in measurements if not is_missing_peer(m))
 
 
-def _follow(queue: JobQueue, job_id: str) -> JobView:
+def _follow(queue: Runner, job_id: str) -> JobView:
     shown: Progress | None = None
     while not (view := queue.wait(job_id, SECONDS_BETWEEN_LOOKS)).finished:
         progress = view.progress
         if progress is not None and (shown is None or (progress.phase, progress.text) != (shown.phase, shown.text)):
-            print(f"{view.elapsed_s:6.1f} s  {progress.phase}: {progress.text}", file=sys.stderr, flush=True)
+            where = f"  {view.host}" if view.host else ""
+            print(f"{view.elapsed_s:6.1f} s{where}  {progress.phase}: {progress.text}", file=sys.stderr, flush=True)
             shown = progress
     return view
 

@@ -17,10 +17,11 @@ from profiling.devices import discover
 from profiling.lane import Lane, Limits
 from profiling.queued_job import JobState, QueuedJob
 from profiling.record_types import first_sentence
-from profiling.records import DeviceFacts, Environment, Job, Measurement, Progress, RunRequest
+from profiling.records import DeviceFacts, Effort, Environment, Job, Measurement, Progress, RunRequest
 from profiling.worker_process import worker_command
 
 REMEMBERED_FINISHED_JOBS = 200
+REMEMBERED_SCREENINGS = 100
 REMEMBERED_DURATIONS = 5
 REMEMBERED_KINDS = 500
 
@@ -34,7 +35,7 @@ class JobView:
     running; its phase is `starting` until the worker is ready. elapsed_s: since the job left the queue, 0 before.
     estimated_wait_s: until this job starts, from measured durations of jobs of the same kind; None when one is unknown.
     results: one place a request, in order, filled as they arrive; none is None once the job is finished.
-    submitted_at, finished_at: ISO 8601, UTC.
+    submitted_at, finished_at: ISO 8601, UTC. host: the machine that it runs or ran on, of a cluster; None on this one.
     """
 
     job_id: str
@@ -53,6 +54,7 @@ class JobView:
     results: tuple[Measurement | None, ...]
     submitted_at: str
     finished_at: str | None
+    host: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -107,13 +109,13 @@ class JobQueue:
             if not self._closed:
                 self._lane(device).warm()
 
-    def submit(self, requests: Sequence[RunRequest], owner: str) -> str:
-        """Queue one job (requests on the same problem, device and seed) and return its id.
+    def submit(self, requests: Sequence[RunRequest], owner: str, effort: Effort = "full") -> str:
+        """Queue one job (requests on the same problem, device and seed), timed fully or briefly, and return its id.
 
         Raises ValueError, in one sentence, when the requests do not fit together or the device is not here.
         """
         try:
-            job = Job(job_id=uuid.uuid4().hex, requests=tuple(requests))
+            job = Job(job_id=uuid.uuid4().hex, requests=tuple(requests), effort=effort)
         except ValidationError as error:
             raise ValueError(first_sentence(error)) from None
         device = self._device(job.requests[0].device)
@@ -123,7 +125,7 @@ class JobQueue:
             queued = QueuedJob(job, owner)
             self._jobs[job.job_id] = queued
             self._lane(device).add(queued)
-            self._forget_old_jobs()
+            forget_old(self._jobs)
         return job.job_id
 
     def view(self, job_id: str) -> JobView:
@@ -182,11 +184,6 @@ class JobQueue:
         if len(self._durations) > REMEMBERED_KINDS:
             self._durations.popitem(last=False)
 
-    def _forget_old_jobs(self) -> None:
-        finished = [job_id for job_id, job in self._jobs.items() if job.finished]
-        for job_id in finished[:-REMEMBERED_FINISHED_JOBS]:
-            del self._jobs[job_id]
-
     def _view(self, job: QueuedJob) -> JobView:
         ahead = self._lanes[job.device].ahead_of(job)
         running = self._lanes[job.device].running
@@ -216,3 +213,11 @@ class JobQueue:
                 return None
             total += max(0.0, statistics.median(self._durations[job.kind]) - job.elapsed_s)
         return total
+
+
+def forget_old(jobs: OrderedDict[str, QueuedJob]) -> None:
+    """Drop the oldest finished jobs. A sweep has hundreds of brief ones: they must not push out what somebody may look at."""
+    for effort, most in (("full", REMEMBERED_FINISHED_JOBS), ("screening", REMEMBERED_SCREENINGS)):
+        finished = [job_id for job_id, job in jobs.items() if job.finished and job.job.effort == effort]
+        for job_id in finished[:-most]:
+            del jobs[job_id]

@@ -14,6 +14,8 @@ from profiling.records import DeviceFacts, Done, Environment, ErrorKind, Progres
 from profiling.worker_process import Ended, Event, Garbled, WorkerProcess
 
 SECONDS_TO_DIE = 10.0
+NEVER_READY = "before it was ready."
+"""How the sentence of a job ends whose worker did not come so far as to be given it."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,8 @@ class Lane:
             case Garbled():
                 self._fail("crashed", f"{event.sentence}, and was replaced.", event.raw)
             case Ended():
-                when = "in the middle of the job" if self._ready else "before it was ready"
-                self._fail("crashed", f"{event.sentence} {when}.", event.raw)
+                when = "in the middle of the job." if self._ready else NEVER_READY
+                self._fail("crashed", f"{event.sentence} {when}", event.raw)
             case _Cancel() if self.running is not None and event.job_id == self.running.job_id:
                 self._fail("cancelled", "Cancelled while it ran.")
 

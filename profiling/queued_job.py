@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Literal
 
+from profiling.direction import title_part
 from profiling.records import DeviceFacts, Environment, ErrorKind, Job, JobError, Measurement, Progress
 
 JobState = Literal["queued", "running", "done", "cancelled"]
@@ -17,14 +18,17 @@ class QueuedJob:
     def __init__(self, job: Job, owner: str) -> None:
         self.job, self.owner = job, owner
         self.job_id, self.requests, self.device = job.job_id, job.requests, job.requests[0].device
-        self.title = f"{', '.join(request.kernel for request in job.requests)} · {job.requests[0].problem.title}"
-        self.kind = (self.device, *((r.kernel, r.problem, r.precision, r.probes) for r in job.requests))
+        first, names = job.requests[0], ", ".join(request.kernel for request in job.requests)
+        self.title = " · ".join((names, *title_part(first), first.problem.title))
+        alike = ((r.kernel, r.problem, r.precision, r.probes, r.direction) for r in job.requests)
+        self.kind = (self.device, *alike, job.effort)
         self.state: JobState = "queued"
         self.progress: Progress | None = None
         self.results: list[Measurement | None] = [None] * len(job.requests)
         self.submitted_at = _now()
         self.started_at: str | None = None
         self.finished_at: str | None = None
+        self.host: str | None = None
         self._started = self._ended = 0.0
 
     @property
@@ -43,6 +47,17 @@ class QueuedJob:
         """It leaves the queue."""
         self.state, self.started_at, self._started = "running", _now(), time.monotonic()
         self.progress = Progress(job_id=self.job_id, phase="starting", text="Starting the worker")
+
+    def move_to(self, device_id: str, host: str | None = None) -> None:
+        """It runs on this device, whichever was asked for; its requests, and so its results, name this one."""
+        requests = tuple(request.model_copy(update={"device": device_id}) for request in self.requests)
+        self.job = self.job.model_copy(update={"requests": requests})
+        self.requests, self.device, self.host = requests, device_id, host
+
+    def wait_again(self) -> None:
+        """It is back in the queue, to be run from its beginning: results of a run that was cut short are not kept."""
+        self.state, self.started_at, self.progress, self.host = "queued", None, None, None
+        self.results = [None] * len(self.requests)
 
     def finish(self, state: Literal["done", "cancelled"]) -> None:
         """Nothing more will come."""

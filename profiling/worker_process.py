@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from profiling.records import INTERPRETER, Done, Progress, Ready, Result, worker_message
 
@@ -61,11 +61,18 @@ def _worker_environment(device_id: str) -> dict[str, str]:
 class WorkerProcess:
     """A worker in a session of its own; hear(self, event) is called from a thread for all it says, Ended last and once.
 
-    Raises OSError when the command cannot be started.
+    messages: what its lines may be; each is an event, beside Ended and Garbled. Raises OSError when the command cannot be
+    started.
     """
 
-    def __init__(self, device_id: str, command: Sequence[str], hear: Callable[[WorkerProcess, Event], None]) -> None:
-        self._hear = hear
+    def __init__(
+        self,
+        device_id: str,
+        command: Sequence[str],
+        hear: Callable[[WorkerProcess, Any], None],
+        messages: TypeAdapter = worker_message,
+    ) -> None:
+        self._hear, self._messages = hear, messages
         self._stderr: collections.deque[bytes] = collections.deque(maxlen=STDERR_LINES)
         self._process = subprocess.Popen(
             command,
@@ -94,6 +101,11 @@ class WorkerProcess:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
 
+    def end_input(self) -> None:
+        """Nothing more is written to it: it ends when it has done what it was sent."""
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.close()
+
     def kill(self) -> None:
         """SIGKILL to the process and all in its group, compilers too; Ended follows."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -111,7 +123,7 @@ class WorkerProcess:
     def _read_messages(self, stdout: IO[bytes]) -> None:
         with stdout:
             while (line := stdout.readline(MAX_LINE_BYTES)).endswith(b"\n"):
-                event = _parsed(line)
+                event = _parsed(line, self._messages)
                 self._hear(self, event)
                 if isinstance(event, Garbled):
                     self.kill()
@@ -138,9 +150,9 @@ class WorkerProcess:
         self._hear(self, Ended(f"The worker {_how_it_ended(code)}", self.stderr_tail()))
 
 
-def _parsed(line: bytes) -> Event:
+def _parsed(line: bytes, messages: TypeAdapter) -> Any:
     try:
-        return worker_message.validate_json(line)
+        return messages.validate_json(line)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in problem["loc"])

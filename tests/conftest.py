@@ -23,10 +23,10 @@ os.environ.pop("TRITON_INTERPRET", None)
 
 # What takes longest begins first, so that two workers end together; how many tests a file has says little of that.
 LONGEST_FIRST = (
-    "hostile_text_in_browser", "kernels_interpreted", "snapshots_in_browser", "job_queue", "player_in_browser",
-    "kernels_compiled", "run_page_in_browser", "trace_interpreted", "the_story_in_browser", "trace_compiled",
-    "schedule_in_browser", "store_battery", "store", "snapshot", "worker", "html_page_in_browser", "html_page",
-    "lanes_in_browser",
+    "hostile_text_in_browser", "kernels_interpreted", "snapshots_in_browser", "runner_contract", "job_queue",
+    "player_in_browser", "kernels_compiled", "run_page_in_browser", "trace_interpreted", "the_story_in_browser",
+    "trace_compiled", "schedule_in_browser", "sweep_in_browser", "store_battery", "store", "snapshot", "worker",
+    "html_page_in_browser", "html_page", "blocks_in_browser", "compiler_in_browser", "article_in_browser", "lanes_in_browser",
 )  # fmt: skip
 
 

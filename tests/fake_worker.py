@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from profiling.records import DeviceFacts, Done, Environment, Flag, Job, Measurement, Progress, Ready, Result, RunRequest
 
@@ -68,6 +69,12 @@ def misbehave(job: Job, index: int, how: str) -> None:
                 progress(job, "latency", "timing", step)
                 time.sleep(float(seconds) / 10)
             result(job, job.requests[index], index)
+        case ["gate"]:
+            gate = Path(f"{os.environ['FLASHSCOPE_TEST_GATE']}-{job.requests[index].seed}")
+            while not gate.exists():
+                progress(job, "latency", "waiting for the test to open the gate")
+                time.sleep(0.05)
+            result(job, job.requests[index], index)
         case ["hang", phase]:
             hang(job, phase)
         case ["orphan", "hang"]:
@@ -116,7 +123,7 @@ def main() -> None:
         sys.exit("no such device")
     if START == "hang":
         time.sleep(600)
-    time.sleep(1.0 if START == "slow" else 0)
+    time.sleep(2.5 if START == "slow" else 0)
     say(Ready(environment=environment("GPU-other" if START == "lie" else DEVICE)))
     for line in sys.stdin:
         job = Job.model_validate_json(line)

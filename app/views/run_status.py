@@ -109,7 +109,7 @@ def _live(job_id: str) -> None:
                 look.chips([("wait", place, "Jobs on one device run one after the other.")], width="content")
                 look.sentence(_waiting_for(view))
             else:
-                look.chips([("wait", "running", view.title)], width="content")
+                look.chips([("wait", f"running on {view.host}" if view.host else "running", view.title)], width="content")
                 look.sentence(_doing(view))
             st.button("Cancel", icon=":material/close:", on_click=state.job_queue().cancel, args=(job_id,), key="cancel")
         if view.state == "running":

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -63,7 +63,7 @@ class _TooLarge(Exception):
 
 
 @dataclass
-class _Running:
+class Compiling:
     """A cell that is being compiled: its process, its answer so far, and when it is ended."""
 
     place: Place
@@ -99,36 +99,46 @@ def _compiled(question: Question, places: list[Place]) -> Iterator[Cell]:
     # A folder of its own: what Triton kept from before would be read in no time, and not tell what compiling takes.
     with tempfile.TemporaryDirectory(prefix="flashscope-") as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
-        from kernels.registry import load
-
-        load(question.grid.kernel)
-        import profiling.compile_report  # noqa: F401  (before the forks, which share it)
-
+        make_ready((question.grid.kernel,))
         yield from _forked(question, places)
 
 
+def make_ready(kernels: Iterable[str]) -> None:
+    """Do once, before the forks, what each of them would do: import, and hash Triton itself for its cache's keys."""
+    import profiling.compile_report  # noqa: F401
+    from kernels.registry import load
+
+    for name in kernels:
+        load(name)
+    with contextlib.suppress(ImportError):  # where another Triton has it elsewhere, each fork does it
+        from triton.runtime.cache import triton_key
+
+        triton_key()
+
+
 def _forked(question: Question, places: list[Place]) -> Iterator[Cell]:
-    waiting, running = list(places), list[_Running]()
+    waiting, running = list(places), list[Compiling]()
     try:
         while waiting or running:
             while waiting and len(running) < (question.jobs or processes()):
-                running.append(_start(question, waiting.pop(0)))
-            for one in _finished(running):
+                running.append(start_cell(question, waiting.pop(0)))
+            for one in finished_cells(running):
                 running.remove(one)
-                yield _told(question, one)
+                yield answer_of(question, one)
     finally:
         for one in running:
-            _end(one)
+            end_cell(one)
 
 
-def _start(question: Question, place: Place) -> _Running:
+def start_cell(question: Question, place: Place) -> Compiling:
+    """Fork a process that compiles one cell. torch, Triton and the version must have been imported."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         _be_the_cell(question, place, writing)
     os.close(writing)
-    return _Running(place, pid, reading, time.monotonic() + _WALL_PER_CPU * question.limit_s)
+    return Compiling(place, pid, reading, time.monotonic() + _WALL_PER_CPU * question.limit_s)
 
 
 def _be_the_cell(question: Question, place: Place, pipe: int) -> NoReturn:
@@ -174,13 +184,15 @@ def compile_cell(grid: Grid, place: Place, limit_s: float = CELL_LIMIT_S) -> Cel
 def _watched(limit_bytes: int) -> Iterator[dict[str, float]]:
     """While compiling: stop where shared memory is over the limit, and note what each kernel takes, in ms by its name."""
     from triton import knobs
+    from triton.backends import backends
 
     times_ms: dict[str, float] = {}
+    backend = backends["nvidia"].compiler
+    add_stages = backend.add_stages
 
-    def stop_if_too_large(*stage: Any) -> tuple[str, str] | None:
-        if not stage:
-            return "", ""  # asked for what to add to Triton's cache key: nothing, the code is the same
-        stages = stage[1]
+    # Not through Triton's own hook for it: that one is in the cache's keys, and a launch would not find what is made here.
+    def add_watched_stages(self: Any, stages: dict[str, Any], *rest: Any) -> None:
+        add_stages(self, stages, *rest)
         make = stages["ptx"]
 
         def checked(source: Any, metadata: dict[str, Any]) -> Any:
@@ -189,17 +201,20 @@ def _watched(limit_bytes: int) -> Iterator[dict[str, float]]:
             return make(source, metadata)
 
         stages["ptx"] = checked
-        return None
 
     def note(src: Any, metadata: dict[str, Any], metadata_group: Any, times: Any, cache_hit: bool) -> None:
         times_ms[src.name] = (times.ir_initialization + sum(taken for _, taken in times.lowering_stages)) / 1e3
 
-    with knobs.runtime.scope(), knobs.compilation.scope():
-        knobs.runtime.add_stages_inspection_hook, knobs.compilation.listener = stop_if_too_large, note
-        yield times_ms
+    with knobs.compilation.scope():
+        knobs.compilation.listener = note
+        backend.add_stages = add_watched_stages
+        try:
+            yield times_ms
+        finally:
+            backend.add_stages = add_stages
 
 
-def _finished(running: list[_Running]) -> list[_Running]:
+def finished_cells(running: list[Compiling]) -> list[Compiling]:
     """Those that answered, ended or are out of time, after a short wait."""
     ready, _, _ = select.select([one.pipe for one in running], [], [], _LOOK_S)
     found = []
@@ -214,10 +229,10 @@ def _finished(running: list[_Running]) -> list[_Running]:
     return found
 
 
-def _told(question: Question, one: _Running) -> Cell:
+def answer_of(question: Question, one: Compiling) -> Cell:
     """What a cell's process said, or why it said nothing."""
     is_late = time.monotonic() > one.ends_at and not one.answer
-    status = _end(one)
+    status = end_cell(one)
     if one.answer:
         try:
             return Cell.model_validate_json(one.answer)
@@ -236,7 +251,7 @@ def _out_of_time(place: Place, limit_s: float) -> Cell:
     return cell(place, "time limit", f"Its compiler was ended after {limit_s:g} s of CPU time: it may or may not compile.")
 
 
-def _end(one: _Running) -> int:
+def end_cell(one: Compiling) -> int:
     """End a cell's process with all that it started, ptxas too, and return its wait status."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(one.pid, signal.SIGKILL)

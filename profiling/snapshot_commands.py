@@ -514,7 +514,9 @@ def _store_migrate(options: argparse.Namespace) -> int:
     with _shelf(options) as shelf:
         moved = shelf.store.migrate_to(options.to, COMMAND_LINE)
     if options.json:
-        _print_json({"copied": moved.copied, "already_there": moved.already_there, "verified": moved.verified})
+        _print_json(asdict(moved))
     else:
         print(f"{moved.copied:,} copied, {moved.already_there:,} already there, {moved.verified:,} hashed again and equal.")
+        if moved.sweeps:
+            print(f"{moved.sweeps:,} sweeps with {moved.sweep_cells:,} cells are there too.")
     return RIGHT

@@ -110,11 +110,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Migrated:
-    """What a migration moved and proved: every id read back from the target and hashed again."""
+    """What a migration moved and proved: every id read back from the target and hashed again.
+
+    sweeps, sweep_cells: how many of the source's are in the target now, as far at least as here.
+    """
 
     copied: int
     already_there: int
     verified: int
+    sweeps: int = 0
+    sweep_cells: int = 0
 
 
 @dataclass(eq=False)

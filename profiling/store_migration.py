@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import sqlalchemy as sa
 
-from profiling import store_documents
+from profiling import store_documents, store_sweep_rows
 from profiling.store import Migrated, StoreProblem
 from profiling.store_database import Database
 from profiling.store_tables import DERIVED, documents, log, rows, states
@@ -35,6 +35,7 @@ def migrate(source: Database, target: Database, who: str) -> Migrated:
                 copied += _copy(here, there, some, who, source.place)
         with target.writing() as there:
             _copy_baseline(there)
+        sweeps, cells = _copy_sweeps(here, target)
         differing = [id for some in _batches(ids) for id in _differing(here, target, some)]
         damaged = [id for id in differing if not _is_whole(here, id)]
     if differing:
@@ -43,7 +44,21 @@ def migrate(source: Database, target: Database, who: str) -> Migrated:
             + (f" ({_named(damaged)} were damaged here before)" if damaged else "")
             + f". All others are, and {source.place} is as it was."
         )
-    return Migrated(copied=copied, already_there=len(ids) - copied, verified=len(ids))
+    return Migrated(copied, already_there=len(ids) - copied, verified=len(ids), sweeps=sweeps, sweep_cells=cells)
+
+
+def _copy_sweeps(here: sa.Connection, target: Database) -> tuple[int, int]:
+    """Every sweep with its cells, a transaction each, and proved; how many sweeps and cells that is."""
+    sweeps = cells = 0
+    for id in store_sweep_rows.ids(here):
+        with target.writing() as there:
+            store_sweep_rows.copy(here, there, id)
+        with target.reading() as there:
+            missing = store_sweep_rows.missing(here, there, id)
+        if missing:
+            raise StoreProblem(f"{missing} cells of the sweep {id} are not in {target.place} as they are here.")
+        sweeps, cells = sweeps + 1, cells + len(store_sweep_rows.cells_of(here, id))
+    return sweeps, cells
 
 
 def _batches(ids: Ids) -> Iterator[Ids]:

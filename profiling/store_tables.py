@@ -1,14 +1,15 @@
 """The store's tables, as profiling/schema makes them. SQLAlchemy Core alone.
 
 documents never change; states hold what can; rows, tags and measured are derived from the documents and can be made again;
-the log is only added to. The names carry a prefix, so that a team can put them into a database that it has.
+the log is only added to. A sweep's document is its plan and its cells; what came of a cell is a row of its own. The names
+carry a prefix, so that a team can put them into a database that it has.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision in profiling/schema/versions."""
 VERSION_TABLE = "flashscope_version"
 LARGEST_INTEGER = 2**31 - 1
@@ -108,6 +109,34 @@ log = Table(
     Column("detail", Text, nullable=False),
     Index(None, "snapshot_id"),
     Index(None, "at"),
+)
+
+sweeps = Table(
+    "flashscope_sweeps",
+    METADATA,
+    Column("id", Ordered, primary_key=True),
+    Column("title", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("device_name", Text, nullable=False),
+    Column("created_at", Ordered, nullable=False),
+    Column("changed_at", Ordered, nullable=False),
+    Column("status", Ordered, nullable=False),
+    Column("done", Integer, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("holder", Ordered),
+    Column("seen_at", Ordered, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("document", LargeBinary, nullable=False),
+    Index(None, "created_at"),
+)
+
+sweep_cells = Table(
+    "flashscope_sweep_cells",
+    METADATA,
+    Column("sweep_id", Ordered, ForeignKey("flashscope_sweeps.id"), primary_key=True),
+    Column("key", Ordered, primary_key=True),
+    Column("status", Ordered, nullable=False),
+    Column("document", LargeBinary, nullable=False),
 )
 
 DERIVED = (rows, tags, measured)

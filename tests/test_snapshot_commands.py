@@ -636,7 +636,7 @@ def test_migrate_moves_everything_and_counts_what_it_proved(tmp_path, store, say
     target = tmp_path / "target.sqlite3"
     assert say("store", "migrate", "--to", target) == (0, "3 copied, 0 already there, 3 hashed again and equal.\n", "")
     found = json.loads(say("store", "migrate", "--to", f"sqlite:///{target}", "--json")[1])
-    assert found == {"copied": 0, "already_there": 3, "verified": 3}
+    assert found == {"copied": 0, "already_there": 3, "verified": 3, "sweeps": 0, "sweep_cells": 0}
     moved = Store(str(target))
     assert {row.id for row in moved.search(Query()).rows} == {opened(BF16).id, opened(FULL).id}
     assert moved.get(opened(FP8).id).deleted_at is not None

@@ -595,7 +595,7 @@ for path in sys.argv[1:]:
     else: print("opened")
 """
         paths = [str(locked / "a.sqlite3"), str(locked / "more/a.sqlite3"), str(read_only / "a.sqlite3")]
-        child = subprocess.run([sys.executable, "-c", script, *paths], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        child = subprocess.run([sys.executable, "-c", script, *paths], cwd=ROOT, capture_output=True, text=True, timeout=300)
         os.chmod(locked, 0o755)
         os.chmod(read_only, 0o755)
         lines = child.stdout.splitlines()
@@ -810,19 +810,19 @@ class TestSchema:
         script = "import sys; from profiling.store import Store; print(Store(sys.argv[1]).place)"
         child = subprocess.run(
             [sys.executable, "-c", script, file], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert (child.stdout, child.stderr) == (f"{file}\n", "")
 
     def test_importing_the_store_imports_no_database(self):
         script = "import profiling.store, sys; print({'sqlalchemy', 'alembic', 'psycopg'} & set(sys.modules))"
-        child = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        child = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
         assert child.stdout == "set()\n"
 
     def test_an_open_store_has_not_imported_alembic(self, file):
         Store(str(file)).close()
         script = "import sys; from profiling.store import Store; Store(sys.argv[1]); print('alembic' in sys.modules)"
-        child = subprocess.run([sys.executable, "-c", script, file], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        child = subprocess.run([sys.executable, "-c", script, file], cwd=ROOT, capture_output=True, text=True, timeout=300)
         assert child.stdout == "False\n"
 
 

@@ -10,7 +10,7 @@ APP = Path(__file__).resolve().parent
 sys.path[:] = [str(APP.parent), *(entry for entry in sys.path if entry not in (str(APP), str(APP.parent)))]
 
 from app import look, state  # noqa: E402
-from app.views import blocks, compare, compiler, gallery, run, schedule, snapshots, softmax  # noqa: E402
+from app.views import article, blocks, compare, compiler, gallery, run, schedule, snapshots, softmax, sweep  # noqa: E402
 
 st.set_page_config(page_title="FlashScope", layout="wide")
 look.style()
@@ -20,10 +20,12 @@ pages = state.register_pages(
         "run": st.Page(run.page, title="Run", url_path="run", default=True),
         "softmax": st.Page(softmax.page, title="Softmax", url_path="softmax"),
         "schedule": st.Page(schedule.page, title="Schedule", url_path="schedule"),
+        "sweep": st.Page(sweep.page, title="Sweep", url_path="sweep"),
         "blocks": st.Page(blocks.page, title="Blocks", url_path="blocks"),
         "compiler": st.Page(compiler.page, title="Compiler", url_path="compiler"),
         "snapshots": st.Page(snapshots.page, title="Snapshots", url_path="snapshots"),
         "compare": st.Page(compare.page, title="Compare", url_path="compare"),
+        "article": st.Page(article.page, title="Article", url_path="article"),
         "gallery": st.Page(gallery.page, title="Gallery", url_path="gallery"),
     }
 )

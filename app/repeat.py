@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from app import form_check
 from kernels.architecture import ARCHITECTURES
+from kernels.problem import TileConfig
 from kernels.registry import OUR_VERSIONS, VERSIONS
 from profiling.records import DeviceFacts, Measurement, RunRequest
 
@@ -56,11 +57,16 @@ def _told(found: dict[str, _Cannot], measured: int) -> str:
 
 def form_values(measurement: Measurement) -> dict[str, str | bool]:
     """The form's fields for what a measurement ran, with the tiles that it really had."""
-    request, tiles = measurement.request, measurement.tiles or measurement.request.tiles
+    return form_of(measurement.request, measurement.tiles or measurement.request.tiles)
+
+
+def form_of(request: RunRequest, tiles: TileConfig | None) -> dict[str, str | bool]:
+    """The form's fields for a request; tiles None: the version's own."""
     problem = request.problem
     chosen = ("auto",) * 4 if tiles is None else (tiles.block_m, tiles.block_n, tiles.num_warps, tiles.num_stages)
     return {
         "kernel": request.kernel,
+        "direction": request.direction,
         "seq_len": str(problem.seq_len_q),
         "seq_len_kv": "same" if problem.seq_len_kv == problem.seq_len_q else str(problem.seq_len_kv),
         "head_dim": str(problem.head_dim),
@@ -94,6 +100,8 @@ def _repeated(measurement: Measurement, device: DeviceFacts, tile_ms: float | No
         name, sentence = next(iter(checked.errors.items()))
         return _Cannot(name, sentence, checked.expected_s or 0.0)
     carried = {name: getattr(request, name) for name in ("seed", "probes", "inputs", "own", "trace")}
+    if request.direction != "forward" and measurement.backward_tiles is not None:
+        carried["backward_tiles"] = measurement.backward_tiles
     return checked.request.model_copy(update=carried)
 
 

@@ -10,6 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import blocks_choices, state
+from app.figures import cells as cells_drawn
 from app.figures import feasibility as figure
 from app.figures.style import DARK, LIGHT, Palette
 from kernels.problem import TileConfig
@@ -32,7 +33,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def blocks_page(**address: str) -> AppTest:
-    page = AppTest.from_function(_script, default_timeout=60)
+    page = AppTest.from_function(_script, default_timeout=120)
     for name, value in address.items():
         page.query_params[name] = value
     page.run()
@@ -148,7 +149,7 @@ def test_every_reason_has_words_and_what_cannot_run_a_hatching_of_its_own(palett
     assert len({one.text for one in chart.figure.layout.annotations}) == len(REASONS)
     assert [data[2].split("</b>: ")[1].split("<br>")[0] for data in bars.customdata] == list(REASONS)
     for fill, words in zip(bars.marker.color, (one.font.color for one in chart.figure.layout.annotations), strict=True):
-        assert figure._contrast(fill, words) >= 4.5
+        assert cells_drawn.contrast(fill, words) >= 4.5
 
 
 def _of(grid: Grid, place: Place, reason: str) -> Cell:
@@ -163,7 +164,7 @@ def test_words_can_be_read_on_every_shade(warps_share: float, palette: Palette) 
     grid = small_grid()
     report = records.report().model_copy(update={"warps_per_sm": round(64 * warps_share)})
     fill, _, words = figure._drawn(compiled(grid, grid.places[-1], report), palette)
-    assert figure._contrast(fill, words) >= 4.5
+    assert cells_drawn.contrast(fill, words) >= 4.5
 
 
 def test_fp8_counts_only_where_the_version_has_it() -> None:

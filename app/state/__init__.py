@@ -8,6 +8,16 @@ The modules call each other's functions through this package: what stands here u
 
 from __future__ import annotations
 
+from app.state.article import (
+    ARTICLE_FROM_KEY,
+    article_is_saved,
+    article_jobs,
+    article_runs,
+    jobs_of_run,
+    save_article,
+    start_article,
+    stop_article,
+)
 from app.state.blocks import (
     BLOCKS_CELL_KEY,
     BLOCKS_LAYER_KEY,
@@ -44,11 +54,11 @@ from app.state.compiler import (
     compilations,
     compiler_fields_now,
     compiler_values,
+    compiler_view,
     is_compared,
     last_compiled,
-    lost_compiler_fields,
-    put_back_compiler_fields,
     remember_compiled,
+    run_as_compiled,
     use_compiler_tiles,
 )
 from app.state.form import (
@@ -111,9 +121,13 @@ from app.state.pages import (
     job_queue,
     job_view,
     link,
+    lost_fields,
     page,
+    press,
+    put_back_fields,
     register_pages,
     tables_shown,
+    was_pressed,
 )
 from app.state.schedule import (
     BELOW,
@@ -132,8 +146,6 @@ from app.state.schedule import (
     follow_lanes,
     keep_selection_in_address,
     last_schedule,
-    lost_schedule_fields,
-    put_back_schedule_fields,
     remember_opened_schedules,
     remember_schedule,
     schedule_values,
@@ -215,4 +227,29 @@ from app.state.softmax import (
     traces,
     watch_values,
     why_no_own_inputs,
+)
+from app.state.sweep import (
+    SWEEP_CELL_KEY,
+    SWEEP_CHOICE_KEY,
+    SWEEP_DEVICE_KEY,
+    SWEEP_MAP_KEY,
+    SWEEP_ONLY_KEY,
+    chosen_series,
+    chosen_sweep_cell,
+    forget_sweep_device,
+    greet_sweep,
+    is_varied,
+    open_chosen_sweep,
+    open_sweep,
+    opened_sweep,
+    picked_lines,
+    run_cell,
+    series_key,
+    show_sweep_choice,
+    shown_series,
+    sweep_device_name,
+    sweep_values,
+    sweeps,
+    take_clicked_sweep_cell,
+    use_plan_of,
 )

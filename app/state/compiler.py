@@ -14,6 +14,7 @@ import streamlit as st
 
 from app import compiler_choices, state
 from app.compiler_shown import Shown
+from app.state.form import COMPILE_FOR, COMPILE_FOR_KEY
 from profiling.assembly import Assembler, failed
 from profiling.compiler_process import Question
 from profiling.records import RunRequest
@@ -24,8 +25,6 @@ SIDE_KEY = "c_side"
 KERNEL_KEY = "c_part"
 WITHIN_KEY = "c_within"
 _LAST_KEY = "_compiled"
-_PUT_BACK_KEY = "_put_back_compiler"
-_PUT_BACK_DONE_KEY = "_put_back_compiler_done"
 _REMEMBERED = 24
 _AT_ONCE = 2
 
@@ -107,6 +106,14 @@ def address_to_compiler(request: RunRequest, capability: int) -> dict[str, str]:
     return compiler_choices.address(request, capability)
 
 
+def run_as_compiled(question: Question) -> None:
+    """Leave for the Run page, its form asking for what was compiled here; what the page here does not decide stays as it is."""
+    form = state.form_values() | compiler_choices.run_form(question)
+    target = next(name for name, number in COMPILE_FOR.items() if number == question.capability)
+    state.set_form({**form, COMPILE_FOR_KEY: target})
+    state.go_to("run", state.form_address(form) | {COMPILE_FOR_KEY: target})
+
+
 def compiler_values(side: str) -> dict[str, str | bool]:
     """A side's fields as they stand, without its letter; before they are first drawn, what the address says."""
     return {name: _field(f"{side}{name}", name, default) for name, default in compiler_choices.FIELDS.items()}
@@ -133,29 +140,15 @@ def begin_to_compare() -> None:
         state.set_form({f"{second}{name}": value for name, value in compiler_values(first).items()})
 
 
-def put_back_compiler_fields() -> None:
-    """Before the fields are drawn: what they said when lost_compiler_fields saw that they were lost."""
-    state.set_form(st.session_state.pop(_PUT_BACK_KEY, {}))
-
-
 def compiler_fields_now() -> dict[str, str | bool]:
     """Every field of the page by its key, as it stands."""
     both = {f"{side}{name}": one for side in compiler_choices.SIDES for name, one in compiler_values(side).items()}
-    shown = {SHOW_KEY: st.session_state[SHOW_KEY]} if st.session_state.get(SHOW_KEY) else {}
-    return both | shown | {COMPARED_KEY: is_compared()}
+    return both | {COMPARED_KEY: is_compared()}
 
 
-def lost_compiler_fields(before: dict[str, str | bool]) -> bool:
-    """Whether drawing the fields changed them, and the page is to be drawn again with what they said before.
-
-    When the browser goes back to a page, its fields take what that address says, which Streamlit has emptied by then.
-    """
-    is_second_time = st.session_state.pop(_PUT_BACK_DONE_KEY, False)
-    if is_second_time or {**compiler_fields_now(), SHOW_KEY: before.get(SHOW_KEY)} == {SHOW_KEY: None, **before}:
-        return False
-    st.session_state[_PUT_BACK_KEY] = before
-    st.session_state[_PUT_BACK_DONE_KEY] = True
-    return True
+def compiler_view() -> dict[str, str]:
+    """Which view of the texts is chosen, by its key; nothing before the first."""
+    return {SHOW_KEY: st.session_state[SHOW_KEY]} if st.session_state.get(SHOW_KEY) else {}
 
 
 def use_compiler_tiles(side: str, tiles: Any) -> None:

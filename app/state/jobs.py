@@ -11,6 +11,7 @@ from app import state
 from app.state.form import COMPILE_FOR, COMPILE_FOR_KEY
 from profiling.job_queue import JobView
 from profiling.records import RunRequest
+from profiling.sweep_record import SWEEP_PROBES
 
 DETAILS_KEY = "details"
 _JOB_PARAM = "job"
@@ -114,8 +115,9 @@ def last_good() -> JobView | None:
 
 
 def _is_of_another_page(view: JobView) -> bool:
-    """A trace or a schedule, which the Softmax and the Schedule page asked for and show."""
-    return any({"tiles", "schedule"} & {*request.probes} for request in view.requests)
+    """A trace, a schedule, or what is only checked and timed (a sweep's cells, the ladder, a suite): other pages show them."""
+    probes = [{*request.probes} for request in view.requests]
+    return any({"tiles", "schedule"} & asked for asked in probes) or all(asked <= {*SWEEP_PROBES} for asked in probes)
 
 
 def ask_to_run() -> None:

@@ -27,8 +27,6 @@ _SCHEDULE_KEY = "_schedule"
 _SELECTED_KEY = "_selected"
 _SELECTED_IN_ADDRESS_KEY = "_selected_in_address"
 _OPEN_SEEN_KEY = "_open_seen"
-_PUT_BACK_KEY = "_put_back"
-_PUT_BACK_DONE_KEY = "_put_back_done"
 _OPENED_SCHEDULES_KEY = "_opened_schedules"
 
 
@@ -40,24 +38,6 @@ def schedule_values() -> dict[str, str | bool]:
 def what_if_values() -> dict[str, str]:
     """Its what-if fields, likewise."""
     return {field: str(_schedule_field(field, default)) for field, default in schedule_choices.IF_DEFAULTS.items()}
-
-
-def put_back_schedule_fields() -> None:
-    """Before the fields are drawn: what they said when lost_schedule_fields saw that they were lost."""
-    state.set_form(st.session_state.pop(_PUT_BACK_KEY, {}))
-
-
-def lost_schedule_fields(before: dict[str, str | bool]) -> bool:
-    """Whether drawing the fields changed them, and the page is to be drawn again with what they said before.
-
-    When the browser goes back to a page, its fields take what that address says, which Streamlit has emptied by then.
-    """
-    is_second_time = st.session_state.pop(_PUT_BACK_DONE_KEY, False)
-    if is_second_time or schedule_values() == before:
-        return False
-    st.session_state[_PUT_BACK_KEY] = {**before, **what_if_values()}
-    st.session_state[_PUT_BACK_DONE_KEY] = True
-    return True
 
 
 def show_what_if(usual: dict[str, dict[str, str]]) -> None:

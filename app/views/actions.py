@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from app import look, schedule_choices, state
+from app import compiler_choices, look, schedule_choices, state
 from app.csv_text import csv_of
 from app.player import choices
 from app.state import Opened
@@ -20,6 +20,7 @@ def toolbar(found: Opened) -> None:
     """Everything that can be done with any result, wherever it comes from."""
     _watch(found)
     _where_it_ran(found)
+    _its_code(found)
     st.toggle("Tables", key=state.TABLES_KEY, bind="query-params", help="The numbers behind every chart.")
     if found.kept is None and found.origin != "file":
         save.button(found)
@@ -52,6 +53,20 @@ def _where_it_ran(found: Opened) -> None:
             icon=":material/view_timeline:",
             query_params=state.address_to_schedule(chosen),
             help="Which SM ran which block, when: stamped by the kernel, or modelled.",
+        )
+
+
+def _its_code(found: Opened) -> None:
+    """Likewise the way to its machine code."""
+    chosen = _form_s_own([one for one in found.snapshot.measurements if compiler_choices.question_of(one) is not None])
+    if chosen is not None:
+        question = compiler_choices.question_of(chosen)
+        st.page_link(
+            state.page("compiler"),
+            label="Its code",
+            icon=":material/code:",
+            query_params=state.address_to_compiler(question.request, question.capability),
+            help="What the compiler made of this version with these tiles for this GPU, from TTIR to SASS.",
         )
 
 

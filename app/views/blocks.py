@@ -6,7 +6,7 @@ import streamlit as st
 
 from app import blocks_choices, look, state
 from app.figures import feasibility as figure
-from app.views import blocks_cell, blocks_fields
+from app.views import blocks_cell, blocks_fields, press
 from profiling import words
 from profiling.feasibility import MAY_CHANGE, Cell, Grid, Place, summary
 from profiling.feasibility_map import FeasibilityMap, known_of
@@ -20,12 +20,15 @@ def page() -> None:
     queue = state.job_queue()
     devices = queue.devices() if queue.devices_ready else ()
     state.greet_blocks(next((one for one in devices if one.kind == "gpu"), devices[0] if devices else None))
+    state.put_back_fields("blocks")
     values = state.blocks_values()
     checked = blocks_choices.check(values)
     grid = checked.grid or state.last_grid()
     found = state.feasibility_maps().of(grid) if grid is not None else None
     title = st.container()
     blocks_fields.fields(values)
+    if state.lost_fields("blocks", values, state.blocks_values()):
+        st.rerun()
     with st.container(gap="small"):  # a place of its own: what comes and goes in it does not remake the map below
         if checked.grid is None:
             look.field_error(checked.sentence)
@@ -96,10 +99,10 @@ def _above(grid: Grid, found: FeasibilityMap | None, cells: dict[Place, Cell]) -
             look.chips([_progress(grid, found, left)], width="content")
         elif left:
             start = f"Compile {left} cell{'s' * (left > 1)}"
-            if st.button(start, type="primary", icon=":material/memory:", key="blocks_start"):
+            if press.button(start, type="primary", icon=":material/memory:", key="blocks_start"):
                 state.feasibility_maps().start(grid)
                 st.rerun()
-        elif any(one.reason in MAY_CHANGE for one in cells.values()) and st.button(
+        elif any(one.reason in MAY_CHANGE for one in cells.values()) and press.button(
             "Try the unclear ones again", icon=":material/refresh:", key="blocks_again"
         ):
             state.feasibility_maps().start(grid, again=True)

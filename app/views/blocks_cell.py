@@ -10,6 +10,7 @@ import streamlit as st
 from app import look, state
 from app.figures import compiled
 from app.how_taken import COMPILED_ALONE
+from app.views import press
 from profiling.feasibility import ARTICLE, Advice, Cell, Grid, Place, csv_of, document
 
 
@@ -45,7 +46,7 @@ def _short(found: Cell | None) -> str:
 def _ways_on(grid: Grid, place: Place, found: Cell | None) -> None:
     with st.container(horizontal=True, gap="small", key="blocks-ways-on"):
         can_run = found is not None and found.can_run
-        if st.button(
+        if press.button(
             "Use these tiles",
             type="primary" if can_run else "secondary",
             icon=":material/arrow_forward:",
@@ -55,7 +56,7 @@ def _ways_on(grid: Grid, place: Place, found: Cell | None) -> None:
         ):
             state.run_with_tiles(grid, place)
         is_compiled = found is not None and found.report is not None
-        if is_compiled and st.button("Read its code", icon=":material/code:", help="From TTIR to SASS.", key="blocks_code"):
+        if is_compiled and press.button("Read its code", icon=":material/code:", help="From TTIR to SASS.", key="blocks_code"):
             state.go_to("compiler", state.address_to_compiler(grid.request(place), grid.capability))
 
 

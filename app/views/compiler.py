@@ -9,7 +9,7 @@ from app import compiler_choices, compiler_shown, look, state
 from app.compiler_choices import SIDES, Checked
 from app.compiler_shown import Shown, ShownKernel
 from app.listing import component, payload
-from app.views import compiler_counts, compiler_fields
+from app.views import compiler_counts, compiler_fields, press
 from profiling.assembly import STAGES
 from profiling.assembly_counts import pair_name, paired
 from profiling.records import JobError
@@ -28,12 +28,12 @@ _WHENCE = {
 
 def page() -> None:
     """The fields of one configuration or two, what came of them, and one view of it."""
-    state.put_back_compiler_fields()
+    state.put_back_fields("compiler")
     before = state.compiler_fields_now()
     sides = SIDES if state.is_compared() else SIDES[:1]
     place = st.container(gap="xsmall")
     compiler_fields.fields(sides)
-    if state.lost_compiler_fields(before):
+    if state.lost_fields("compiler", before, state.compiler_fields_now(), state.compiler_view()):
         st.rerun()
     found: list[Shown] = []
     for side in sides:
@@ -113,7 +113,18 @@ def _head(found: list[Shown]) -> None:
             look.title(f"{compiler_shown.name_of(found[0].question)}: {compiler_shown.result(report)}")
         else:
             look.title(compiler_counts.difference([one.kernel(None) for one in found]))
-        st.caption(look.BADGES["compiled"], width="content")
+        with st.container(horizontal=True, gap="small", width="content", vertical_alignment="center"):
+            for side, one in zip(SIDES, found, strict=False):
+                _run_it(side, one, "Run it" if len(found) == 1 else f"Run the {_SIDE_NAMES[SIDES.index(side)].lower()}")
+            st.caption(look.BADGES["compiled"], width="content")
+
+
+def _run_it(side: str, shown: Shown, label: str) -> None:
+    if press.button(
+        label, icon=":material/arrow_forward:", type="tertiary", key=f"{side}run",
+        help="Puts version, format, tiles and GPU into the Run page’s form.",
+    ):  # fmt: skip
+        state.run_as_compiled(shown.question)
 
 
 def _views(found: list[Shown]) -> None:

@@ -9,10 +9,11 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import form_check, look, presets, state
 from app.form_check import Checked
+from app.views import press
 from kernels.problem import BLOCK_M_SIZES, BLOCK_SIZES, DTYPES, FP8_SCALES, HEAD_DIMS, LOOP_ORDERS, NUM_STAGES, WARP_COUNTS
 from kernels.registry import OUR_VERSIONS, VERSIONS
-from profiling import words
-from profiling.records import DeviceFacts
+from profiling import direction, words
+from profiling.records import DIRECTIONS, DeviceFacts
 
 _ENERGY_HELP = "After timing, launches in a row for over a second while NVML's energy counter is read."
 
@@ -37,6 +38,7 @@ def form(devices: tuple[DeviceFacts, ...]) -> Asked:
     with st.container(width=look.FORM_WIDTH, gap="small", key="form"):
         with _group():
             _version(values)
+            _direction(values, checked.errors)
             _preset_pills(values)
         with _group():
             _problem_fields(values, device, tile_ms, checked.errors)
@@ -79,6 +81,23 @@ def _version(values: dict[str, str | bool]) -> None:
         label_visibility="collapsed",
     )
     st.caption(VERSIONS[str(values["kernel"])].summary)
+
+
+def _direction(values: dict[str, str | bool], errors: dict[str, str]) -> None:
+    """What is timed; a forward, as most runs are, needs no words."""
+    st.segmented_control(
+        "Direction",
+        list(DIRECTIONS),
+        default=state.FORM_DEFAULTS["direction"],
+        required=True,
+        key="direction",
+        bind="query-params",
+        width="stretch",
+        label_visibility="collapsed",
+    )
+    if values["direction"] != "forward":
+        st.caption(direction.EXPLAINED[values["direction"]])
+    _errors(errors, "direction")
 
 
 def _preset_pills(values: dict[str, str | bool]) -> None:
@@ -239,7 +258,7 @@ def _device_fields(devices: tuple[DeviceFacts, ...], device: DeviceFacts | None,
 def _buttons(checked: Checked, device: DeviceFacts | None) -> Asked:
     ready = checked.request is not None
     with st.container(horizontal=True, gap="small"):
-        run = st.button(
+        run = press.button(
             "Run",
             type="primary",
             icon=":material/play_arrow:",
@@ -248,8 +267,8 @@ def _buttons(checked: Checked, device: DeviceFacts | None) -> Asked:
             disabled=not ready,
             key="run",
         )
-        run_all = st.button("Run all versions", width="stretch", disabled=not ready, key="run_all")
-    beside = bool(checked.beside_default) and st.button(
+        run_all = press.button("Run all versions", width="stretch", disabled=not ready, key="run_all")
+    beside = bool(checked.beside_default) and press.button(
         "Run beside its default tiles",
         icon=":material/compare_arrows:",
         width="stretch",
@@ -268,7 +287,10 @@ def _what_run_does(checked: Checked, device: DeviceFacts | None) -> str:
     if checked.request is None:
         return "Run waits: a field above needs another value."
     needs = f"Needs about {words.bytes_(checked.needed_bytes)}, computed from the tensors' sizes."
+    checks = {"forward": "the output", "backward": "output and gradients", "both": "output and gradients"}
+    what = checks[checked.request.direction]
     if device.kind == "interpreter":
         time = words.seconds(checked.expected_s)
-        return f"Interprets every tile, about {time}; checks the output; makes the compile report. Gives no GPU time. {needs}"
-    return f"Checks the output against float64, then times launches in interleaved rounds, cold and warm. {needs}"
+        report = "" if checked.request.direction == "backward" else "; makes the compile report"
+        return f"Interprets every tile, about {time}; checks {what}{report}. Gives no GPU time. {needs}"
+    return f"Checks {what} against float64, then times launches in interleaved rounds, cold and warm. {needs}"

@@ -7,6 +7,7 @@ import streamlit as st
 from app import look, repeat, state
 from app.repeat import Plan
 from app.state import Opened
+from app.views import press
 from profiling.records import DeviceFacts
 
 
@@ -42,9 +43,9 @@ def below(found: Opened) -> None:
 
 def _ways_on(found: Opened, plan: Plan) -> None:
     with st.container(horizontal=True, gap="small"):
-        if plan.requests and st.button("Run the rest", type="primary", icon=":material/play_arrow:", key="run-the-rest"):
+        if plan.requests and press.button("Run the rest", type="primary", icon=":material/play_arrow:", key="run-the-rest"):
             _start(found, plan)
-        if plan.form and st.button("Change it in the form", icon=":material/tune:", key="change-in-the-form"):
+        if plan.form and press.button("Change it in the form", icon=":material/tune:", key="change-in-the-form"):
             state.stop_asking_to_repeat()
             state.set_form(plan.form)
             state.go_to("run", state.form_address(plan.form))

@@ -12,7 +12,7 @@ from app.figures.style import Chart
 from app.schedule_choices import Checked
 from app.schedule_outlook import Outlook
 from app.schedule_shown import Shown
-from app.views import actions, run_metrics, run_status, save, schedule_fields, schedule_lanes, schedule_what_if
+from app.views import actions, press, run_metrics, run_status, save, schedule_fields, schedule_lanes, schedule_what_if
 from app.views.run_metrics import Origin
 from profiling.job_queue import JobView
 from profiling.records import DeviceFacts, Measurement, RunRequest
@@ -20,7 +20,7 @@ from profiling.records import DeviceFacts, Measurement, RunRequest
 
 def page() -> None:
     """What to look at, the job that stamps it, its numbers, its lanes, what another way would do."""
-    state.put_back_schedule_fields()
+    state.put_back_fields("schedule")
     queue, values = state.job_queue(), state.schedule_values()
     devices = queue.devices() if queue.devices_ready else ()
     gpu = next((device for device in devices if device.kind == "gpu"), None)
@@ -31,7 +31,7 @@ def page() -> None:
     with schedule_fields.fields(values, has_gpu=gpu is not None):
         if gpu is not None:
             _stamp(checked.request, is_again=_is_own(stamped, gpu))
-    if state.lost_schedule_fields(values):
+    if state.lost_fields("schedule", values, state.schedule_values(), state.what_if_values()):
         st.rerun()
     schedule_fields.wrong(checked)
     with st.container(gap="small"):  # a place of its own: what comes and goes in it does not remake the lanes below
@@ -144,7 +144,7 @@ def _why_not_stamped(job: JobView) -> None:
 
 def _stamp(request: RunRequest | None, is_again: bool) -> None:
     """The button that stamps what the fields ask for."""
-    pressed = st.button(
+    pressed = press.button(
         "Stamp it again" if is_again else "Stamp it",
         type="secondary" if is_again else "primary",
         icon=":material/play_arrow:",

@@ -9,7 +9,7 @@ from app import schedule_choices as choices
 from app.schedule_choices import AS_IT_RAN, ONE_A_BLOCK
 from app.schedule_outlook import Outlook
 from app.schedule_shown import Shown
-from app.views import run_status
+from app.views import press, run_status
 from profiling import words
 from profiling.records import DeviceFacts, RunRequest
 
@@ -147,5 +147,5 @@ def _for_real(shown: Shown, found: Outlook, gpu: DeviceFacts | None) -> None:
         return
     if job is not None:
         run_status.failed(job, use_tiles=state.set_what_if_tiles)
-    if st.button("Run it for real", icon=":material/play_arrow:", key="run_for_real", help="Stamps this launch, too."):
+    if press.button("Run it for real", icon=":material/play_arrow:", key="run_for_real", help="Stamps this launch, too."):
         submit(request)

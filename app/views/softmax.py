@@ -11,7 +11,7 @@ from app.figures import ledger
 from app.figures.style import Absent
 from app.player import choices, component, export, payload
 from app.player.choices import Choices
-from app.views import microscope, run_status, save, schedule_lanes, watch_form
+from app.views import microscope, press, run_status, save, schedule_lanes, watch_form
 from kernels.architecture import architecture
 from kernels.registry import Refused, refuse
 from profiling import words
@@ -157,7 +157,7 @@ def _why_no_trace(job: JobView) -> None:
 
 def _offer(requests: tuple[RunRequest, ...], problem: str | None, device: DeviceFacts) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="offer"):
-        pressed = st.button(
+        pressed = press.button(
             "Trace it", type="primary", icon=":material/play_arrow:", disabled=problem is not None, key="trace_it"
         )
         if problem is not None:

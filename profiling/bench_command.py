@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from profiling import words
+from profiling import article, words
 from profiling.job_queue import JobQueue
 from profiling.keeping import STORE_HELP, Keeping, KeptAs, Wording, check_file, open_store
 from profiling.record_types import first_sentence
@@ -219,14 +219,13 @@ class _Run:
     def _announce(self, place: int, elapsed_s: float) -> None:
         left = f", about {words.seconds(elapsed_s / place * (len(self.plan) - place))} left" if place else ""
         one = self.plan[place]
-        names = ", ".join(title_of(request.kernel) for request in one.requests)
+        names = ", ".join(map(title_of, one.names))
         complain(f"{place + 1} of {len(self.plan)}{left}: {one.cell.title} · {names}")
 
     def _keep(self, one: PlannedCell, measurements: tuple[Measurement, ...]) -> None:
-        title = f"{self.suite.name} · {one.cell.title.removesuffix(' · bf16')}"
-        wording = self.keeping.wording.model_copy(update={"title": title})
+        wording = self.keeping.wording.model_copy(update={"title": self.suite.title_of(one.cell)})
         folder = self.keeping.out
-        file = None if folder is None else folder / f"{self.suite.name}-{'-'.join(one.cell.words)}{SUFFIX}"
+        file = None if folder is None else folder / f"{self.suite.name}-{'-'.join(one.cell.short)}{SUFFIX}"
         keeping = replace(self.keeping, wording=wording, out=file)
         snapshot = keeping.snapshot(measurements)
         self.snapshots.append(snapshot)
@@ -242,13 +241,13 @@ class _Run:
         if len(requests) == 1 or not _worker_was_lost(found):
             return found
         complain("    No version was timed: each is tried alone, and those that work are run again.")
-        alone = {request.kernel: self._job((_checked_only(request),))[0] for request in requests}
-        sound = tuple(request for request in requests if alone[request.kernel].error is None)
+        alone = [self._job((_checked_only(request),))[0] for request in requests]
+        sound = [place for place, one in enumerate(alone) if one.error is None]
         if not sound or len(sound) == len(requests):
             return found
-        again = {one.request.kernel: one for one in self._job(sound)}
-        failed = {kernel: one.model_copy(update={"request": _asked(requests, kernel)}) for kernel, one in alone.items()}
-        return tuple(again.get(request.kernel, failed[request.kernel]) for request in requests)
+        again = dict(zip(sound, self._job(tuple(requests[place] for place in sound)), strict=True))
+        failed = [one.model_copy(update={"request": request}) for one, request in zip(alone, requests, strict=True)]
+        return tuple(again.get(place, failed[place]) for place in range(len(requests)))
 
     def _job(self, requests: tuple[RunRequest, ...]) -> tuple[Measurement, ...]:
         job_id = self.queue.submit(requests, "bench")
@@ -265,10 +264,6 @@ def _worker_was_lost(found: Sequence[Measurement]) -> bool:
 
 def _checked_only(request: RunRequest) -> RunRequest:
     return request.model_copy(update={"probes": ("accuracy",)})
-
-
-def _asked(requests: Sequence[RunRequest], kernel: str) -> RunRequest:
-    return next(request for request in requests if request.kernel == kernel)
 
 
 def _finish(options: argparse.Namespace, run: _Run) -> int:
@@ -302,10 +297,14 @@ def _say_where(run: _Run) -> None:
 
 
 def _print(options: argparse.Namespace, table: SuiteTable, kept: list[dict[str, Any]]) -> None:
+    is_article = table.suite.name == article.SUITE
     if options.json:
-        print(json.dumps({**table.as_json(), "kept": kept}, allow_nan=False))
-    else:
-        print(table.markdown() if options.markdown else table.text(), flush=True)
+        claims = {"claims": article.as_json(article.Run(table))} if is_article else {}
+        print(json.dumps({**table.as_json(), **claims, "kept": kept}, allow_nan=False))
+        return
+    print(table.markdown() if options.markdown else table.text(), flush=True)
+    if is_article:
+        print(f"\n{article.text(article.Run(table))}", flush=True)
 
 
 def _print_kept(options: argparse.Namespace, found: Suite) -> int:

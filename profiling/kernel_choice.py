@@ -23,6 +23,24 @@ class KernelChoice:
     tiles: dict[str, Any] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def spelled(self) -> str:
+        """As kernel_choices reads it: 'v2', 'v2@block_m=64,block_n=256'."""
+        settings = [f"{name}={_spelled(value)}" for name, value in (*self.tiles.items(), *self.precision.items())]
+        return self.name + (f"@{','.join(settings)}" if settings else "")
+
+    @property
+    def title(self) -> str:
+        """For a column: 'v2', 'v2 64×256·w8·s2', 'v3 FP8'; a peer's own title."""
+        entry, tiles = version(self.name), dict(self.tiles)
+        sizes = [f"{tiles.pop('block_m')}×{tiles.pop('block_n')}"] if {"block_m", "block_n"} <= set(tiles) else []
+        short = {"num_warps": "w", "num_stages": "s"}
+        sizes += [f"{short[name]}{value}" if name in short else f"{name}={value}" for name, value in tiles.items()]
+        precision = dict(self.precision)
+        fp8 = ["FP8"] if precision.pop("fp8", False) else []
+        others = [f"{name}={_spelled(value)}" for name, value in precision.items()]
+        return " ".join(filter(None, [entry.title if entry.is_peer else self.name, *fp8, "·".join(sizes), *others]))
+
 
 def kernel_choices(asked: str) -> tuple[KernelChoice, ...]:
     """The versions of a list with commas, each with the settings after its '@', which have commas too; each choice once.
@@ -74,3 +92,7 @@ def _value(whole: str, text: str, kind: Any) -> Any:
         return int(text.replace("_", ""))
     except ValueError:
         raise ValueError(f"{whole} is not possible: it is a whole number.") from None
+
+
+def _spelled(value: Any) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

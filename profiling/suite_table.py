@@ -11,7 +11,7 @@ from typing import Any
 from profiling import words
 from profiling.records import Environment, Measurement
 from profiling.snapshot import AnySnapshot
-from profiling.suites import Cell, Match, Suite, title_of
+from profiling.suites import Cell, Match, Suite, choice_of, precision_of, title_of
 from profiling.terminal import columns, shown
 from profiling.verdict import Verdict, verdict
 
@@ -79,7 +79,7 @@ class SuiteTable:
 
     def _groups_of(self, match: Match, place: int) -> Iterable[Group]:
         for rows in self._by_format():
-            label = rows[0].cell.precision.title
+            label = rows[0].cell.kind
             dims = dict.fromkeys(row.cell.problem.head_dim for row in rows)
             parts = [(label, rows)]
             if len(dims) > 1:
@@ -96,7 +96,7 @@ class SuiteTable:
     def _by_format(self) -> list[list[Row]]:
         found: dict[str, list[Row]] = {}
         for row in self.rows:
-            found.setdefault(row.cell.precision.title, []).append(row)
+            found.setdefault(row.cell.kind, []).append(row)
         return list(found.values())
 
     @property
@@ -105,7 +105,7 @@ class SuiteTable:
         reasons: dict[tuple[str, str], list[Row]] = {}
         for row in self.rows:
             for name, one in row.measurements.items():
-                if (reason := _why_not(one)) is not None:
+                if (reason := why_not(one)) is not None:
                     reasons.setdefault((name, reason), []).append(row)
         return tuple(
             f"{title_of(name)}, {_where(rows, len(self.rows))}: {shown(reason, 300)}"
@@ -119,7 +119,7 @@ class SuiteTable:
             heads, body = self._grid(rows)
             lines += [
                 "",
-                rows[0].cell.precision.title,
+                rows[0].cell.kind,
                 *columns([heads, *body], frozenset(range(2 + len(self._shown(rows)) + 1)) - {2}),
             ]
         if summary := self._summary():
@@ -133,7 +133,7 @@ class SuiteTable:
         lines = [f"{HOW} {'; '.join(self._conditions())}."]
         for rows in self._by_format():
             heads, body = self._grid(rows)
-            lines += ["", f"**{rows[0].cell.precision.title}**", "", *_piped([heads, *body])]
+            lines += ["", f"**{rows[0].cell.kind}**", "", *_piped([heads, *body])]
         if summary := self._summary():
             lines += ["", *_piped(summary), "", RATIOS]
         if any(row.cell.precision.fp8 for row in self.rows):
@@ -225,20 +225,36 @@ def suite_table(
 
 
 def _key(cell: Cell) -> object:
-    return cell.problem, cell.precision.fp8, cell.precision.dtype
+    return cell.problem, cell.direction, cell.precision.fp8, cell.precision.dtype
 
 
 def _key_of(snapshot: AnySnapshot) -> object:
     requests = [one.request for one in snapshot.measurements]
-    return requests[0].problem, any(request.precision.fp8 for request in requests), requests[0].precision.dtype
+    # A version may have FP8 of its own among others that have none: then the job is not one of FP8.
+    is_fp8 = all(request.precision.fp8 for request in requests)
+    return requests[0].problem, requests[0].direction, is_fp8, requests[0].precision.dtype
 
 
 def _row(suite: Suite, cell: Cell, snapshot: AnySnapshot, names: Sequence[str] | None) -> Row:
-    found: dict[str, Measurement] = {}
-    for one in snapshot.measurements:
-        if one.request.kernel in suite.versions and (names is None or one.request.kernel in names):
-            found.setdefault(one.request.kernel, one)
+    found = _by_version(suite, cell, snapshot.measurements)
+    found = {name: one for name, one in found.items() if names is None or name in names}
     return Row(cell, snapshot, found, tuple(_decided(match, found) for match in suite.matches))
+
+
+def _by_version(suite: Suite, cell: Cell, measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The measurements of a job by the suite's versions, the first of each; those with tiles of their own are found first."""
+    found, left = {}, list(measurements)
+    for name in sorted(suite.in_cell(cell), key=lambda name: not choice_of(name).tiles):
+        choice = choice_of(name)
+        fp8 = precision_of(choice, cell).fp8
+        for one in left:
+            has = one.tiles or one.request.tiles
+            settings = all(getattr(has, field, None) == value for field, value in choice.tiles.items())
+            if one.request.kernel == choice.name and one.request.precision.fp8 == fp8 and settings:
+                found[name] = one
+                left.remove(one)
+                break
+    return {name: found[name] for name in suite.versions if name in found}
 
 
 def _decided(match: Match, found: dict[str, Measurement]) -> Outcome | None:
@@ -262,7 +278,8 @@ def _group(label: str, match: Match, place: int, rows: Sequence[Row]) -> Group |
     return Group(label, match, mean, lowest, at, {word: counted[word] for word in order if counted[word]}, len(ratios))
 
 
-def _why_not(one: Measurement) -> str | None:
+def why_not(one: Measurement) -> str | None:
+    """A sentence saying why a measurement has no time; None where it has one."""
     if one.tflops is not None:
         return None
     if one.error is not None:
@@ -280,7 +297,7 @@ def _where(rows: Sequence[Row], count: int) -> str:
 
 
 def _short(cell: Cell) -> str:
-    return " ".join(cell.words)
+    return " ".join(cell.short)
 
 
 def _versus(match: Match) -> str:
@@ -330,6 +347,7 @@ def _row_as_json(row: Row, matches: Sequence[Match]) -> dict[str, Any]:
     return {
         "snapshot": row.snapshot.id,
         "problem": problem.model_dump(mode="json"),
+        "direction": row.cell.direction,
         "format": row.cell.precision.title,
         "versions": {name: _measured_as_json(one) for name, one in row.measurements.items()},
         "matches": [

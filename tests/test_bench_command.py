@@ -202,14 +202,65 @@ def test_a_gpu_without_e4m3_runs_what_it_can(bench):
     assert "Left out: FP8 is not possible on sm_80" in err
 
 
+# The article's suite: versions with tiles of their own, and its claims
+
+
+def test_a_version_with_other_tiles_is_a_column_of_its_own_and_the_claims_follow_the_table(bench, tmp_path):
+    code, out, err, queue = bench(
+        "article", "--only", "512,16k", "--out", tmp_path / "run", answer=lambda request: measured(request, 100.0)
+    )
+    assert code == 0
+    assert [len(job) for job in queue.submitted] == [7, 12]
+    for said in ("v2 128×128·w4·s2", "v2 32×512·w8·s2", "v3 FP8", "What the article claims: ", "does not hold  v3 is 25.5× as"):
+        assert said in out
+    assert "v2 64×256·w8·s2" in err
+    assert files_in(tmp_path / "run")[0] == "article-d32-16k-full-bf16.flashscope.json.gz"
+    code, again, _, _ = bench("article", "--from", tmp_path / "run", "--json")
+    found = json.loads(again)
+    assert (code, len(found["rows"][1]["versions"])) == (0, 12)
+    words = {one["claim"]: one["word"] for one in found["claims"]}
+    assert words["v3 is nearly 8 times faster than v2 at 32,768 tokens."] == "not measured"
+    assert "claims" not in json.loads(bench("fa3-paper", "--only", CAUSAL, "--json")[1])
+
+
+def test_tiles_that_kill_the_worker_cost_their_own_column_alone(bench, tmp_path):
+    wide = {"block_n": 512, "num_warps": 8}
+
+    def crashes(request: RunRequest) -> Measurement:
+        is_wide = request.tiles is not None and all(getattr(request.tiles, name) == value for name, value in wide.items())
+        return failed(request, "crashed", "The worker died.") if is_wide else measured(request, 100.0)
+
+    code, out, _, _ = bench("article", "--only", "512", "--out", tmp_path / "run", answer=crashes)
+    assert code == 1
+    assert "v2 32×512·w8·s2, d32 512 full bf16: The worker died." in out
+    snapshot = read((tmp_path / "run" / files_in(tmp_path / "run")[0]).read_bytes())
+    assert [one.latency is not None for one in snapshot.measurements] == [True] * 6 + [False]
+    assert snapshot.measurements[-1].request.tiles.block_n == 512
+
+
+def test_a_backward_is_a_table_of_its_own(bench):
+    code, out, err, queue = bench(
+        "fa2-paper", "--only", "d128,1k,full,forward,backward", "--kernel", "v2,fa3",
+        answer=lambda request: measured(request, 100.0) if request.direction == "forward" else without_proof(request),
+    )  # fmt: skip
+    assert [[request.direction for request in job] for job in queue.submitted] == [["forward", "forward"], ["backward"]]
+    assert "Left out: " in err
+    assert "\nbf16, backward\n" in out
+    assert code == 1
+
+
+def without_proof(request: RunRequest) -> Measurement:
+    return failed(request, "launch", "It did not launch.")
+
+
 # What is not possible
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "A suite is needed: it can be fa3-paper; bench --list describes them."),
-        (["fa4"], "suite = fa4 is not known: it can be fa3-paper."),
+        ([], "A suite is needed: it can be fa3-paper, fa2-paper, article; bench --list describes them."),
+        (["fa4"], "suite = fa4 is not known: it can be fa3-paper, fa2-paper, article."),
         (["fa3-paper", "--only", "d63"], "only = d63 is not possible with fa3-paper: it can be d64,"),
         (["fa3-paper", "--kernel", "v1"], "kernel = v1 is not in fa3-paper: it can be v2,"),
         (["fa3-paper", "--device", "GPU-9"], "device = GPU-9 is not possible: it can be GPU-487a"),

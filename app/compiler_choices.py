@@ -23,7 +23,7 @@ from kernels.problem import (
 from kernels.registry import OUR_VERSIONS, VERSIONS, Refused, default_tiles, precision_for, refuse
 from profiling.compiler_process import Question
 from profiling.record_types import first_sentence
-from profiling.records import RunRequest
+from profiling.records import Measurement, RunRequest
 
 SIDES = ("c_", "d_")
 AUTO = "auto"
@@ -107,6 +107,38 @@ def fields_of(request: RunRequest, capability: int) -> dict[str, str | bool]:
         "format": "FP8" if request.precision.fp8 else request.precision.dtype,
         "loop_order": tiles.loop_order if tiles is not None else "query",
         **shown,
+    }
+
+
+def question_of(measurement: Measurement) -> Question | None:
+    """What a forward launched, as the page can ask for it; None where a field is missing for something that it launched."""
+    capability = _capability(measurement)
+    if measurement.request.direction != "forward" or measurement.tiles is None or capability is None:
+        return None
+    request = measurement.request.model_copy(update={"tiles": measurement.tiles})
+    if request.kernel not in OPTIONS["kernel"] or capability < min(ARCHITECTURES):
+        return None
+    asked = check(fields_of(request, capability)).question
+    same = asked is not None and (asked.request.tiles, asked.request.precision) == (request.tiles, request.precision)
+    return asked if same else None
+
+
+def _capability(measurement: Measurement) -> int | None:
+    """Of the GPU it ran on; without one, of the GPU that its report is for."""
+    return measurement.environment.device.capability or measurement.request.compile_for
+
+
+def run_form(question: Question) -> dict[str, str | bool]:
+    """The Run page's fields for a question, as far as the page here decides them."""
+    request = question.request
+    return {
+        "kernel": request.kernel,
+        "head_dim": str(request.problem.head_dim),
+        "causal": request.problem.causal,
+        "dtype": request.precision.dtype,
+        "fp8": request.precision.fp8,
+        "loop_order": request.tiles.loop_order,
+        **{name: str(getattr(request.tiles, name)) for name in TILE_FIELDS},
     }
 
 

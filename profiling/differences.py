@@ -10,6 +10,7 @@ import numpy as np
 
 from kernels.problem import BLOCK_ORDER_WORDS
 from profiling import words
+from profiling.backward_record import NAMES
 from profiling.own_inputs import identity
 from profiling.record_types import Array
 from profiling.records import Latency, Measurement, MemoryCurve, NotedSpan
@@ -232,8 +233,8 @@ _GROUPS: tuple[Group, ...] = ("Result", "Kernel", "Problem", "Compiled", "Enviro
 FIELDS: tuple[Field, ...] = (
     Field("Result", "output", "accuracy.passed", _OUTPUT),
     Field("Result", "median latency", "latency", _LATENCY, _quantile(0.5)),
-    Field("Result", "latency, p20", "latency", _MS, _quantile(0.2)),
-    Field("Result", "latency, p80", "latency", _MS, _quantile(0.8)),
+    Field("Result", "latency, min", "latency", _MS, _quantile(0.0)),
+    Field("Result", "latency, q3", "latency", _MS, _quantile(0.75)),
     Field("Result", "launches timed", "latency", _COUNT, lambda latency: latency.n),
     Field("Result", "rounds", "latency", _COUNT, _rounds),
     Field("Result", "noise", "latency", _PERCENT, lambda latency: latency.noise),
@@ -242,15 +243,15 @@ FIELDS: tuple[Field, ...] = (
     Field("Result", "launches whose output was looked at", "latency.outputs_checked", _COUNT),
     Field("Result", "throughput", "tflops", _TFLOPS),
     Field("Result", "median, warm", "warm", _LATENCY, _quantile(0.5)),
-    Field("Result", "warm, p20", "warm", _MS, _quantile(0.2)),
-    Field("Result", "warm, p80", "warm", _MS, _quantile(0.8)),
+    Field("Result", "warm, min", "warm", _MS, _quantile(0.0)),
+    Field("Result", "warm, q3", "warm", _MS, _quantile(0.75)),
     Field("Result", "warm, samples", "warm", _COUNT, lambda latency: latency.n),
     Field("Result", "warm, launches a sample", "warm.launches_per_sample", _COUNT),
     Field("Result", "warm, noise", "warm", _PERCENT, lambda latency: latency.noise),
     Field("Result", "warm, no more launches, because", "warm.stopped", _STOPPED),
     Field("Result", "median with the FP8 pre-pass", "with_prepass", _LATENCY, _quantile(0.5)),
-    Field("Result", "with the FP8 pre-pass, p20", "with_prepass", _MS, _quantile(0.2)),
-    Field("Result", "with the FP8 pre-pass, p80", "with_prepass", _MS, _quantile(0.8)),
+    Field("Result", "with the FP8 pre-pass, min", "with_prepass", _MS, _quantile(0.0)),
+    Field("Result", "with the FP8 pre-pass, q3", "with_prepass", _MS, _quantile(0.75)),
     Field("Result", "with the FP8 pre-pass, launches timed", "with_prepass", _COUNT, lambda latency: latency.n),
     Field("Result", "throughput with the FP8 pre-pass", "tflops_with_prepass", _TFLOPS),
     Field("Result", "how launches were timed", "latency.mode", _MODE),
@@ -264,6 +265,25 @@ FIELDS: tuple[Field, ...] = (
     Field("Result", "relative error with FP8's own rounding", "accuracy.end_to_end_relative_error", _ERROR),
     Field("Result", "error with FP8's own rounding allowed", "accuracy.allowed_end_to_end_error", _ERROR),
     Field("Result", "elements not finite", "accuracy.non_finite", _COUNT),
+    Field("Result", "gradients", "gradients.passed", _OUTPUT),
+    *(
+        Field("Result", f"{what} of {name}", f"gradients.{name}.{path}", kind)
+        for name in NAMES
+        for what, path, kind in (
+            ("relative error", "relative_error", _ERROR),
+            ("relative error allowed", "allowed_relative_error", _ERROR),
+            ("allowed error, because,", "allowed_because", _TEXT),
+            ("largest absolute error", "max_abs_error", _ERROR),
+            ("error with the forward's FP8", "end_to_end_relative_error", _ERROR),
+            ("elements not finite", "non_finite", _COUNT),
+        )
+    ),
+    Field("Result", "key-value heads whose gradients were checked", "gradients.heads_checked", _COUNT),
+    Field("Result", "key-value heads in all", "gradients.heads_total", _COUNT),
+    Field("Result", "gradients were", "gradients.provenance"),
+    Field("Result", "median of the forward in it", "parts.forward", _LATENCY, _quantile(0.5)),
+    Field("Result", "median of the backward in it", "parts.backward", _LATENCY, _quantile(0.5)),
+    Field("Result", "median of the backward's pre-process in it", "parts.preprocess", _LATENCY, _quantile(0.5)),
     Field("Result", "rows checked", "accuracy.rows_checked", _COUNT),
     Field("Result", "rows in all", "accuracy.rows_total", _COUNT),
     Field("Result", "output was", "accuracy.provenance"),
@@ -276,6 +296,8 @@ FIELDS: tuple[Field, ...] = (
     Field("Result", "memory is", "memory.provenance"),
     Field("Result", "memory of the output", "memory.out_bytes", _BYTES),
     Field("Result", "memory of the log-sum-exp", "memory.lse_bytes", _BYTES),
+    Field("Result", "memory of the FP8 operands", "memory.operands_bytes", _BYTES),
+    Field("Result", "memory of the gradients", "memory.gradients_bytes", _BYTES),
     Field("Result", "workspace", "memory.workspace_bytes", _BYTES),
     Field("Result", "kept", "memory.kept_bytes", _BYTES),
     Field("Result", "memory was read up to, tokens", "memory.curve", _COUNT, _longest),
@@ -310,6 +332,8 @@ FIELDS: tuple[Field, ...] = (
     Field("Kernel", "loop order", "tiles.loop_order"),
     Field("Kernel", "order of query blocks", "tiles.block_order", _words_of(BLOCK_ORDER_WORDS.__getitem__)),
     Field("Kernel", "persistent programs", "tiles.num_programs", _COUNT),
+    Field("Kernel", "tiles of dK and dV", "backward_tiles.dkdv", _TILES),
+    Field("Kernel", "tiles of dQ", "backward_tiles.dq", _TILES),
     Field("Problem", "batch", "request.problem.batch", _COUNT),
     Field("Problem", "query heads", "request.problem.num_heads", _COUNT),
     Field("Problem", "key-value heads", "request.problem.num_kv_heads", _COUNT),
@@ -395,6 +419,7 @@ ENVELOPE: tuple[Field, ...] = (
 )
 LEFT_OUT: dict[str, str] = {
     "request.tiles": "what was asked for; the tiles that ran are shown, also where none were asked for",
+    "request.backward_tiles": "what was asked for; the tiles that ran are shown, also where none were asked for",
     "request.device": "the device that ran it is shown, with all that is known of it",
     "request.compile_for": "the compile report says what it is for",
     "request.probes": "what was looked at is what the other rows have",

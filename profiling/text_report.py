@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kernels.problem import AttentionProblem
+from profiling import direction
+from profiling.backward_record import GradientAccuracy
 from profiling.improvements import labels
 from profiling.own_inputs import inputs_of
 from profiling.records import Accuracy, Latency, Measurement, RunRequest
@@ -27,7 +29,7 @@ def table(measurements: tuple[Measurement, ...]) -> str:
     triton = environment.triton_version or "not installed"
     drawn = _inputs(first.request) + ([f"seed {first.request.seed}"] if first.request.own is None else [])
     lines = [
-        " · ".join([problem.title, f"batch {problem.batch}", _heads(problem), *drawn]),
+        " · ".join([problem.title, f"batch {problem.batch}", _heads(problem), *direction.title_part(first.request), *drawn]),
         f"{environment.device.short_name} · torch {environment.torch_version} · Triton {triton}",
         "",
         *columns([["", *names, ""], *_rows(measurements)], frozenset(range(1, len(measurements) + 1))),
@@ -60,15 +62,17 @@ def _outcome(measurement: Measurement) -> Iterable[str]:
     if measurement.with_prepass is not None:
         yield f"with pre-pass {milliseconds(measurement.with_prepass.median_ms)}"
     yield _proof(measurement.accuracy)
+    if measurement.gradients is not None:
+        yield _proof_of_gradients(measurement.gradients)
 
 
 def _time(latency: Latency) -> str:
-    """The median and, in its unit, the spread: '2.18 ms (p20 1.98, p80 2.26, n 260)'."""
+    """The median and, in its unit, the interval to judge by: '2.18 ms (min 1.98, q3 2.23, n 260)'."""
     if latency.provenance == "interpreted":
         return f"{milliseconds(latency.median_ms)} in the CPU interpreter, no GPU time (n {latency.n})"
     unit, per_ms = ("ms", 1) if latency.median_ms >= LEAST_IN_MS else ("µs", 1000)
-    p20, median, p80 = (three_digits(latency.quantile_ms(q) * per_ms) for q in (0.2, 0.5, 0.8))
-    return f"{median} {unit} (p20 {p20}, p80 {p80}, n {latency.n})"
+    fastest, median, third = (three_digits(latency.quantile_ms(q) * per_ms) for q in (0.0, 0.5, 0.75))
+    return f"{median} {unit} (min {fastest}, q3 {third}, n {latency.n})"
 
 
 def _proof(accuracy: Accuracy | None) -> str:
@@ -79,6 +83,16 @@ def _proof(accuracy: Accuracy | None) -> str:
         return f"{word} ({accuracy.non_finite:,} values are not finite)"
     sign = "≤" if accuracy.relative_error <= accuracy.allowed_relative_error else ">"
     return f"{word} ({error(accuracy.relative_error)} {sign} {error(accuracy.allowed_relative_error)})"
+
+
+def _proof_of_gradients(gradients: GradientAccuracy) -> str:
+    """'gradients correct (dk 2.4e-3 ≤ 3.7e-3)', of the one that uses most of what it is allowed."""
+    name, worst = gradients.worst
+    word = "correct" if gradients.passed else "WRONG"
+    if worst.relative_error is None:
+        return f"gradients {word} ({name}: {worst.non_finite:,} values are not finite)"
+    sign = "≤" if worst.relative_error <= worst.allowed_relative_error else ">"
+    return f"gradients {word} ({name} {error(worst.relative_error)} {sign} {error(worst.allowed_relative_error)})"
 
 
 def _heads(problem: AttentionProblem) -> str:
@@ -111,6 +125,7 @@ def _notes(name: str, measurement: Measurement) -> Iterable[str]:
         yield f"{name}: {measurement.error.sentence}"
         if measurement.error.cure is not None:
             yield f"{name}: {measurement.error.cure.title} works."
+    yield from (f"{name}: {sentence}" for sentence in direction.sentences(measurement))
     if "warm" in measurement.missing:
         yield f"{name}: there is no warm time: {measurement.missing['warm']}"
     if measurement.energy is not None and "energy_mj" in measurement.energy.missing:
@@ -156,6 +171,36 @@ def _allowed_error(m: Measurement) -> Cell:
     return (f"{m.accuracy.allowed_relative_error:.2e}", "") if m.accuracy else None
 
 
+def _gradients(m: Measurement) -> Cell:
+    return ("right" if m.gradients.passed else "WRONG", m.gradients.provenance) if m.gradients else None
+
+
+def _gradient_error(m: Measurement, name: str) -> Cell:
+    found = getattr(m.gradients, name) if m.gradients else None
+    if found is None or found.relative_error is None:
+        return None
+    return f"{found.relative_error:.2e} ≤ {found.allowed_relative_error:.2e}" if found.passed else (
+        f"{found.relative_error:.2e} > {found.allowed_relative_error:.2e}"
+    ), f"{m.gradients.provenance}, against float64, and allowed"
+
+
+def _part(m: Measurement, name: str) -> Cell:
+    found = getattr(m.parts, name) if m.parts else None
+    if found is None:
+        return None
+    alone = "timed alone, L2 flushed" if found.provenance == "measured" else "interpreted: no GPU time"
+    return f"{three_digits(found.median_ms)} ms", alone
+
+
+def _backward_tiles(m: Measurement, name: str) -> Cell:
+    tiles = getattr(m.backward_tiles, name) if m.backward_tiles else None
+    return (
+        None
+        if tiles is None
+        else (f"{tiles.block_m} × {tiles.block_n}, {tiles.num_warps}, {tiles.num_stages}", "and warps, stages")
+    )
+
+
 def _median(m: Measurement) -> Cell:
     return (f"{three_digits(m.latency.median_ms)} ms", _latency_word(m)) if m.latency else None
 
@@ -163,7 +208,7 @@ def _median(m: Measurement) -> Cell:
 def _spread(m: Measurement) -> Cell:
     if m.latency is None or m.latency.n == 1:
         return None
-    return f"{three_digits(m.latency.quantile_ms(0.2))} to {three_digits(m.latency.quantile_ms(0.8))} ms", _latency_word(m)
+    return f"{three_digits(m.latency.quantile_ms(0.0))} to {three_digits(m.latency.quantile_ms(0.75))} ms", _latency_word(m)
 
 
 def _samples(m: Measurement) -> Cell:
@@ -245,12 +290,21 @@ _ROWS: tuple[tuple[str, Callable[[Measurement], Cell]], ...] = (
     ("precision", lambda m: (m.request.precision.title, "")),
     ("tile", _tiles),
     ("warps, stages", _warps),
+    ("tile of dK, dV", lambda m: _backward_tiles(m, "dkdv")),
+    ("tile of dQ", lambda m: _backward_tiles(m, "dq")),
     ("output", _output),
     ("relative error", _relative_error),
     ("allowed", _allowed_error),
+    ("gradients", _gradients),
+    ("error of dQ", lambda m: _gradient_error(m, "dq")),
+    ("error of dK", lambda m: _gradient_error(m, "dk")),
+    ("error of dV", lambda m: _gradient_error(m, "dv")),
     ("median", _median),
-    ("p20 to p80", _spread),
+    ("min to q3", _spread),
     ("launches timed", _samples),
+    ("of it, forward", lambda m: _part(m, "forward")),
+    ("of it, backward", lambda m: _part(m, "backward")),
+    ("of that, pre-process", lambda m: _part(m, "preprocess")),
     ("noise", lambda m: _noise(m.latency)),
     ("timing ended", lambda m: _stopped(m.latency)),
     ("median, warm", _warm),
@@ -260,6 +314,7 @@ _ROWS: tuple[tuple[str, Callable[[Measurement], Cell]], ...] = (
     ("share of peak", _share_of_peak),
     ("share of the roof", _share_of_roof),
     ("added by the call", lambda m: _memory(m, "torch_added_bytes")),
+    ("gradients hold", lambda m: _memory(m, "gradients_bytes")),
     ("its workspace", lambda m: _memory(m, "workspace_bytes")),
     ("torch peak", lambda m: _memory(m, "torch_peak_allocated_bytes")),
     ("torch reserved", lambda m: _memory(m, "torch_peak_reserved_bytes")),

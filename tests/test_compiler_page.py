@@ -13,7 +13,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import compiler_choices as choices
-from app import state
+from app import form_check, state
 from app.compiler_shown import Shown
 from app.listing import payload
 from app.state.compiler import Compilations
@@ -25,6 +25,7 @@ from profiling.assembly_text import rows_of
 from profiling.compiler_process import Question
 from profiling.records import JobError, RunRequest
 from tests import compiled_v2
+from tests import records_for_tests as records
 
 SMALL = {"c_head_dim": "64", "c_causal": "false", "c_block_m": "64", "c_block_n": "64", "c_num_warps": "4", "c_num_stages": "2"}
 
@@ -69,7 +70,7 @@ def same(question: Question) -> Assembly:
 
 
 def opened(**address: str) -> AppTest:
-    page = AppTest.from_function(_script, default_timeout=60)
+    page = AppTest.from_function(_script, default_timeout=120)
     for name, value in address.items():
         page.query_params[name] = value
     page.run()
@@ -120,6 +121,37 @@ def test_an_address_asks_for_what_the_request_launches():
         assert asked.request.precision == precision
         assert (asked.request.problem.head_dim, asked.request.problem.causal) == (64, True)
     assert VERSIONS["v2"].name not in choices.address(request, 89)  # defaults are left out
+
+
+@pytest.mark.parametrize("kernel", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_a_result_leads_to_what_it_launched_and_that_to_the_form(kernel, fp8):
+    if fp8 and not VERSIONS[kernel].has_fp8:
+        return
+    measured = records.on_gpu(kernel, fp8=fp8)
+    question = choices.question_of(measured)
+    assert (question.capability, question.request.kernel) == (90, kernel)
+    assert (question.request.tiles, question.request.precision) == (measured.tiles, measured.request.precision)
+    form = state.FORM_DEFAULTS | choices.run_form(question)
+    checked = form_check.check(form, records.gpu(), 90)
+    assert checked.errors == {}
+    assert (checked.request.kernel, checked.request.tiles) == (kernel, measured.tiles)
+    assert (checked.request.precision.dtype, checked.request.precision.fp8) == (measured.request.precision.dtype, fp8)
+    assert checked.request.problem.head_dim == measured.request.problem.head_dim
+    assert checked.request.problem.causal == measured.request.problem.causal
+
+
+def test_without_a_gpu_the_question_is_of_the_gpu_that_was_compiled_for():
+    assert choices.question_of(records.in_interpreter("v2")).capability == 90
+
+
+def test_what_the_page_has_no_field_for_has_no_question():
+    other_way = records.TILES.model_copy(update={"block_order": "natural"})
+    usual = choices.question_of(records.on_gpu("v2")).request.tiles
+    assert usual.block_order != other_way.block_order
+    assert choices.question_of(records.on_gpu("v2", tiles=other_way)) is None
+    assert choices.question_of(records.on_gpu("native")) is None
+    assert choices.question_of(records.on_gpu("fa3")) is None
 
 
 def test_an_address_is_compiled_and_counted(compiler):
@@ -207,7 +239,7 @@ class SlowAssembler:
         return None
 
     def answer(self, question: Question) -> Assembly:
-        assert self.stopped.wait(20)
+        assert self.stopped.wait(120)
         self.stopped.clear()
         return failed(question, "cancelled", "Stopped.")
 

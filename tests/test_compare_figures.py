@@ -10,7 +10,7 @@ from html import escape
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app import compare_html
@@ -124,6 +124,7 @@ def test_a_version_that_failed_has_a_row_and_no_bar() -> None:
     assert isinstance(overlay.chart([judged_pairs(a, b)[1]] * 2, LIGHT), Absent)
 
 
+@settings(deadline=None)
 @given(st.floats(1e-4, 1e5), st.floats(1e-3, 1e5))
 def test_ticks_are_round_within_the_axis_and_few(low: float, width: float) -> None:
     ticks = rounds.nice_ticks(low, low + width)
@@ -198,6 +199,7 @@ def parsed(data: bytes) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_no_text_in_a_csv_file_is_a_formula_and_none_breaks_the_rows(text: str) -> None:
     (row,) = parsed(csv_of_rows([{"what": text, "n": -1.5}]))

@@ -39,7 +39,7 @@ def script() -> None:
 
 
 def opened(**address: str) -> AppTest:
-    page = AppTest.from_function(script, default_timeout=30)
+    page = AppTest.from_function(script, default_timeout=120)
     for name, value in address.items():
         page.query_params[name] = value
     page.run()

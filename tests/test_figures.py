@@ -272,5 +272,5 @@ def test_the_app_imports_neither_torch_nor_triton_nor_nvml_nor_do_figures_import
         "app.figures.compiled, app.figures.limits; assert 'streamlit' not in sys.modules; "
         "import app.state, app.views.run, app.views.gallery; print({'torch', 'triton', 'pynvml'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip().endswith("set()"), done.stdout + done.stderr

@@ -193,7 +193,7 @@ def test_the_same_snapshot_gives_the_same_bytes_in_another_process(snapshot: Sna
     file.write_bytes(file_of(snapshot))
     command = [sys.executable, "-m", "app", "export", str(file), "--out", str(out)]
     environment = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[1], env=environment, timeout=60)
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[1], env=environment, timeout=300)
     assert out.read_bytes() == page_of(snapshot)
 
 

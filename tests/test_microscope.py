@@ -168,7 +168,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, measurement: Measurement) -> AppTest
     (request,) = Choices.of({**choices.DEFAULTS, "version": label}).requests()
     monkeypatch.setattr(state, "job_queue", lambda: FakeQueue((records.interpreter(),)))
     monkeypatch.setattr(state, "first_traces", lambda: (measurement.model_copy(update={"request": request}),))
-    page = AppTest.from_function(_script, default_timeout=60)
+    page = AppTest.from_function(_script, default_timeout=120)
     page.query_params["version"] = label
     page.run()
     assert not page.exception

@@ -284,7 +284,7 @@ def test_the_worker_s_two_versions_are_right_in_a_job_like_any_other():
     ]
     queue = JobQueue(devices=lambda: (records.interpreter(),), command=prove_command._worker_command)
     try:
-        found = queue.wait(queue.submit(requests, "test"), 120).results
+        found = queue.wait(queue.submit(requests, "test"), 300).results
     finally:
         queue.close()
     assert [(one.error, one.accuracy.passed) for one in found] == [(None, True)] * 3

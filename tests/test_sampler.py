@@ -34,9 +34,9 @@ class SlowNvml(Nvml):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 60.0
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 5 s"
+        assert time.monotonic() < deadline, "it did not happen within 60 s"
         time.sleep(0.001)
 
 

@@ -47,7 +47,7 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
 
 def opened(first: str, **address: str) -> AppTest:
     """A page of the app in a fresh session, as a link opens it."""
-    page = AppTest.from_function(_script, default_timeout=60)
+    page = AppTest.from_function(_script, default_timeout=120)
     page.session_state["_first"] = first
     for name, value in address.items():
         page.query_params[name] = value
@@ -64,13 +64,14 @@ def _script() -> None:
     import streamlit as st
 
     from app import look, state
-    from app.views import compare, gallery, run, schedule, snapshots, softmax
+    from app.views import compare, compiler, gallery, run, schedule, snapshots, softmax
 
     look.style()
     views = {
         "run": run,
         "softmax": softmax,
         "schedule": schedule,
+        "compiler": compiler,
         "snapshots": snapshots,
         "compare": compare,
         "gallery": gallery,

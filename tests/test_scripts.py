@@ -51,7 +51,7 @@ class Checkout:
             env={"PATH": str(self.bin), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             stdin=subprocess.DEVNULL,
         )
 

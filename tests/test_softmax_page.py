@@ -44,7 +44,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> FakeQueue:
 
 def softmax_page(**address: str) -> AppTest:
     """The page in a fresh session, as a link opens it."""
-    page = AppTest.from_function(_script, default_timeout=20)
+    page = AppTest.from_function(_script, default_timeout=120)
     for name, value in address.items():
         page.query_params[name] = value
     page.run()
@@ -204,7 +204,7 @@ def test_a_problem_that_is_not_possible_is_said_and_the_last_trace_stays(
 
 
 def test_the_whole_problem_is_asked_for_as_the_address_says_it(queue: FakeQueue) -> None:
-    page = AppTest.from_function(_script, default_timeout=20)
+    page = AppTest.from_function(_script, default_timeout=120)
     page.query_params = {
         "version": "v3 FP8", "inputs": "outliers", "tokens": "40", "key_tokens": "50", "dim": "32", "query_heads": "4",
         "key_heads": "2", "batches": "2", "head": "3", "entry": "1", "query_block": "0", "number_format": "fp16",
@@ -372,7 +372,7 @@ def test_a_click_on_another_query_block_traces_it(queue: FakeQueue) -> None:
 
 
 def test_a_result_leads_to_its_tiles(queue: FakeQueue) -> None:
-    run = AppTest.from_file(MAIN, default_timeout=20)
+    run = AppTest.from_file(MAIN, default_timeout=120)
     run.run()
     run.button(key="run").click().run()
     queue.finish("job1", records.in_interpreter("v3"))
@@ -389,7 +389,7 @@ def test_a_trace_is_no_result_of_the_run_page(queue: FakeQueue) -> None:
     request = request_of()
     queue.put("trace", [request])
     queue.finish("trace", answer(request))
-    run = AppTest.from_file(MAIN, default_timeout=20)
+    run = AppTest.from_file(MAIN, default_timeout=120)
     run.session_state["_owner"] = "me"
     run.run()
     assert "No NVIDIA GPU here." in shown(run)
@@ -454,7 +454,7 @@ def _of_a_recording() -> None:
 
 
 def test_of_many_traces_each_can_be_watched_and_beside_it_what_steps_with_it(queue: FakeQueue) -> None:
-    page = AppTest.from_function(_of_a_recording, default_timeout=20).run()
+    page = AppTest.from_function(_of_a_recording, default_timeout=120).run()
     assert [trace["label"] for trace in header_of(page)["traces"]] == ["v1"]
     page.selectbox(key=state.TRACE_BESIDE_KEY).set_value(2).run()
     assert [trace["label"] for trace in header_of(page)["traces"]] == ["v1", "v3 FP8"]

@@ -228,7 +228,7 @@ def test_the_command_line_stores_and_proves_a_trace():
     )
     child = subprocess.run(
         [sys.executable, "-m", "profiling", *command.split(), "--device", "interpreter"], cwd=ROOT, capture_output=True,
-        text=True, timeout=120,
+        text=True, timeout=300,
     )  # fmt: skip
     assert child.returncode == 0, child.stderr
     assert "v2: trace of head 0, query block 0: 2 tiles stored, agrees with its replay (interpreted)." in child.stdout

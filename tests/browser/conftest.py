@@ -16,13 +16,35 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = "/usr/bin/chromium"
 IGNORED = ("Failed to load resource",)  # Streamlit probes a subpage's own folder for its health route first
 VIEWPORT = {"width": 1280, "height": 1600}
-expect.set_options(timeout=30_000)  # a busy machine is slow, and no test here is about that
+# A busy machine is slow, and no test here is about that: each waits for what it means, and as long as that takes.
+PATIENCE_S = 120
+JOB_PATIENCE_MS = 300_000  # a worker starts, imports torch, interprets
+expect.set_options(timeout=1000 * PATIENCE_S)
+RESTS = """async () => {
+    const rests = () => document.querySelector("[data-testid=stApp][data-test-script-state=notRunning]")
+        && !document.querySelector("[data-testid=stSkeleton], [data-testid=stElementContainer][data-stale=true]")
+        && document.fonts.status === "loaded";
+    const places = () => [...document.querySelectorAll("button, input, canvas, svg.main-svg")].map((one) => {
+        const { x, y, width } = one.getBoundingClientRect();
+        return `${x} ${y} ${width}`;
+    }).join();
+    if (!rests()) return false;
+    const before = places();
+    // Streamlit holds what it was sent back for 10 ms, and React and the canvases draw it with the next frame.
+    await new Promise((drawn) => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(drawn)), 20));
+    return Boolean(rests()) && places() === before;
+}"""
+NEXT_FRAME = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+STILL = """() => document.getAnimations().every(
+    (one) => one.playState !== "running" || one.effect.getComputedTiming().endTime === Infinity
+)"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @contextmanager
 def serving(root: Path, log: Path, **environment: str) -> Iterator[Server]:
     """A server of the project in `root` on a free port; at the end nothing of it runs and its log holds no traceback."""
+    found = _start(root, log, environment)
+    try:
+        while not _is_healthy(found):  # somebody else took the port first
+            found = _start(root, log, environment)
+        yield found
+    finally:
+        _stop(found.process)
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def _start(root: Path, log: Path, environment: dict[str, str]) -> Server:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -62,18 +95,17 @@ def serving(root: Path, log: Path, **environment: str) -> Iterator[Server]:
         process = subprocess.Popen(
             command, cwd=root, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | environment
         )
-    found = Server(f"http://127.0.0.1:{port}", process, log)
-    try:
-        _wait_until_healthy(found)
-        yield found
-    finally:
-        children = _descendants(process.pid)
+    return Server(f"http://127.0.0.1:{port}", process, log)
+
+
+def _stop(process: subprocess.Popen) -> None:
+    children = _descendants(process.pid)
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(20)
-        for child in children:  # a worker leads a process group of its own
-            if b"profiling" in _command_line(child):
-                os.kill(child, signal.SIGKILL)
-    assert "Traceback" not in log.read_text(), log.read_text()
+    process.wait(PATIENCE_S)
+    for child in children:  # a worker leads a process group of its own
+        if b"profiling" in _command_line(child):
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +114,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(f"there is no {CHROMIUM} here")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium.on("context", lambda context: context.set_default_timeout(1000 * PATIENCE_S))
         yield chromium
         chromium.close()
 
@@ -134,9 +167,37 @@ def open_page(page: Page, url: str) -> None:
 
 
 def settle(page: Page) -> None:
-    """Wait until the script rests and nothing is a skeleton any more."""
-    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]", timeout=30_000)
-    wait_until(page, "!document.querySelector('[data-testid=stSkeleton]')")
+    """Wait until the script rests, and what it drew stands in its place: no skeleton, nothing that an earlier run left behind.
+
+    What moves between press and release loses its click, for a person, too.
+
+    A click is answered a moment later, until when the script still rests: first expect what the click brings, then settle.
+    """
+    wait_until(page, RESTS)
+
+
+def fresh(page: Page, css: str) -> Locator:
+    """What the script's current run drew. What an earlier one left behind stays in the page, faint, until this one ends."""
+    return page.locator(f"[data-testid=stElementContainer][data-stale=false] {css}")
+
+
+def title(page: Page) -> Locator:
+    """The page's one h1."""
+    return fresh(page, "h1")
+
+
+def serious_violations(page: Page) -> list[str]:
+    """What axe finds in a page at rest: what fades in or out has less contrast than it will have."""
+    if page.locator("[data-testid=stApp]").count():
+        settle(page)
+    wait_until(page, STILL)
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:200]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
 
 
 def wait_until(page: Page, expression: str, arg: object = None) -> None:
@@ -145,9 +206,9 @@ def wait_until(page: Page, expression: str, arg: object = None) -> None:
     wait_for_function looks again from inside the page by eval, which the policy of an exported page forbids; evaluate goes
     through the browser's own protocol every time.
     """
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not page.evaluate(expression, arg):
-        assert time.monotonic() < deadline, f"not true within 30 s: {expression}"
+        assert time.monotonic() < deadline, f"not true within {PATIENCE_S} s: {expression}"
         page.wait_for_timeout(50)
 
 
@@ -156,17 +217,20 @@ def _is_error(message: ConsoleMessage) -> bool:
     return failed or "BidiComponent Error" in message.text
 
 
-def _wait_until_healthy(server: Server) -> None:
-    deadline = time.monotonic() + 60
+def _is_healthy(server: Server) -> bool:
+    """Wait until it answers; False where its port is somebody else's by now."""
+    deadline = time.monotonic() + 2 * PATIENCE_S
     while time.monotonic() < deadline:
-        assert server.process.poll() is None, server.log.read_text()
+        if server.process.poll() is not None:
+            assert "is not available" in server.log.read_text(), server.log.read_text()
+            return False
         try:
             with urllib.request.urlopen(f"{server.url}/_stcore/health", timeout=2) as answer:
                 if answer.status == 200:
-                    return
+                    return True
         except (URLError, OSError):
             time.sleep(0.2)
-    raise AssertionError(f"the server did not answer within 60 s:\n{server.log.read_text()}")
+    raise AssertionError(f"the server did not answer within {2 * PATIENCE_S} s:\n{server.log.read_text()}")
 
 
 def _command_line(pid: int) -> bytes:

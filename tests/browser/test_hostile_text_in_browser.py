@@ -24,6 +24,10 @@ from tests.hostile_text import PAYLOADS, hostile_snapshot, joined_snapshot, smal
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("hostile text")]
 A_SNAPSHOT = 15
+DRAWN = """(() => {
+    const plots = [...document.querySelectorAll("section:not([hidden]) .plot")];
+    return plots.length > 0 && plots.every(one => one.querySelector(".main-svg"));
+})()"""
 
 # What a payload can have done, whoever let it: a script ran, an element listens, or one points outside or at a script.
 HARM = """() => {
@@ -110,7 +114,7 @@ def look_at_exported(watch: Watch, snapshot: Snapshot, file: Path) -> None:
     file.write_bytes(page_of(snapshot))
     page = watch.page
     page.goto(file.as_uri())
-    page.wait_for_selector("section:not([hidden]) svg.main-svg")
+    wait_until(page, DRAWN)
     page.evaluate("""() => {
         for (const choice of document.querySelectorAll('input[name=version]')) choice.click();
         document.getElementById('tables').click();
@@ -119,6 +123,7 @@ def look_at_exported(watch: Watch, snapshot: Snapshot, file: Path) -> None:
             one.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
         }
     }""")
+    wait_until(page, DRAWN)
     watch.assert_harmless(snapshot.title)
     letters = page.evaluate("document.body.textContent")
     assert snapshot.title in letters

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from app.csv_text import csv_of
@@ -16,10 +15,12 @@ from app.figures.style import LIGHT
 from app.html_page import page_of
 from profiling.snapshot import Snapshot, file_name, file_of, read
 from tests import records_for_tests as records
-from tests.browser.conftest import wait_until
+from tests.browser.conftest import serious_violations, wait_until
 
 pytestmark = pytest.mark.browser
 KERNELS = ("native", "v1", "v3", "fa3")
+BARS = ".barlayer .point path"
+BAR_COLORS = {"light": "rgb(0, 114, 178)", "dark": "rgb(86, 180, 233)"}
 SNAPSHOT = Snapshot(
     title="Made-up recording",
     note="For tests.",
@@ -59,10 +60,10 @@ def opened(browser: Browser, file: Path) -> Iterator[Page]:
 def tab(opened: Page) -> Page:
     """The tab as it was when the page had just been opened."""
     opened.set_viewport_size({"width": 1280, "height": 1600})
-    opened.emulate_media(color_scheme="light")
     opened.get_by_role("radio", name="v3", exact=True).check(force=True)
     opened.get_by_role("switch", name="Tables").uncheck(force=True)
     wait_until_drawn(opened)
+    switch_theme(opened, "light")
     return opened
 
 
@@ -84,12 +85,14 @@ def colors_of(page: Page, of: str) -> set[str]:
     return set(page.eval_on_selector_all(f"section:not([hidden]) {of}", "found => found.map(one => one.style.fill)"))
 
 
-def wait_for_color(page: Page, of: str, color: str) -> None:
-    """Wait until a chart is drawn in it: the charts follow the theme one after the other."""
+def switch_theme(page: Page, theme: Literal["light", "dark"]) -> None:
+    """As the system would; wait until every chart is drawn in it: they follow one after the other."""
+    page.emulate_media(color_scheme=theme)
     wait_until(
         page,
-        "([of, color]) => [...document.querySelectorAll(of)].some(one => one.style.fill === color)",
-        [f"section:not([hidden]) {of}", color],
+        "([of, color, other]) => { const fills = [...document.querySelectorAll(of)].map(one => one.style.fill);"
+        " return fills.includes(color) && !fills.includes(other); }",
+        [f"section:not([hidden]) {BARS}", BAR_COLORS[theme], BAR_COLORS["dark" if theme == "light" else "light"]],
     )
 
 
@@ -121,15 +124,11 @@ def test_another_version_shows_its_own_numbers_by_mouse_and_by_keyboard(tab: Pag
 
 
 def test_the_theme_switches_while_the_page_is_open(tab: Page) -> None:
-    bars = ".barlayer .point path"
-    assert "rgb(0, 114, 178)" in colors_of(tab, bars)
-    tab.emulate_media(color_scheme="dark")
+    assert BAR_COLORS["light"] in colors_of(tab, BARS)
+    switch_theme(tab, "dark")
     expect(tab.locator("body")).to_have_css("background-color", "rgb(14, 20, 32)")
-    wait_for_color(tab, bars, "rgb(86, 180, 233)")
-    assert "rgb(0, 114, 178)" not in colors_of(tab, bars)
-    tab.emulate_media(color_scheme="light")
+    switch_theme(tab, "light")
     expect(tab.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
-    wait_for_color(tab, bars, "rgb(0, 114, 178)")
 
 
 def test_tables_come_with_their_switch(tab: Page) -> None:
@@ -156,35 +155,35 @@ def test_its_files_can_be_taken_out(tab: Page, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_serious_accessibility_violation(tab: Page, theme: Literal["light", "dark"]) -> None:
-    tab.emulate_media(color_scheme=theme)
+    switch_theme(tab, theme)
     tab.get_by_role("switch", name="Tables").press("Space")
     # axe runs in the page's world through the browser's own protocol: the policy does not bind it.
-    found = Axe().run(tab).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")] == []
+    assert serious_violations(tab) == []
 
 
 def test_nothing_is_cut_off_on_a_narrow_screen(tab: Page) -> None:
     tab.set_viewport_size({"width": 400, "height": 860})
     wait_until(tab, "document.querySelectorAll('section:not([hidden]) .plot')[1].querySelector('svg').clientWidth < 400")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    wait_until(tab, "document.documentElement.scrollWidth <= 400")
     first = plots(tab).first
-    assert first.evaluate("one => one.scrollWidth") == 500
-    assert first.get_attribute("tabindex") == "0"
+    expect(first).to_have_js_property("scrollWidth", 500)
+    expect(first).to_have_attribute("tabindex", "0")
 
 
 def test_it_prints_light_and_as_wide_as_the_paper(tab: Page) -> None:
-    tab.emulate_media(color_scheme="dark")
-    widths = tab.evaluate("""() => {
+    switch_theme(tab, "dark")
+    widths, fills = tab.evaluate("""() => {
         dispatchEvent(new Event('beforeprint'));
-        const drawn = [...document.querySelectorAll('section:not([hidden]) .plot svg.main-svg')];
-        const found = drawn.map((one) => one.clientWidth);
-        const fill = document.querySelector('section:not([hidden]) .barlayer .point path').style.fill;
+        const drawn = (of) => [...document.querySelectorAll(`section:not([hidden]) ${of}`)];
+        const widths = drawn('.plot svg.main-svg').map((one) => one.clientWidth);
+        const fills = drawn('.barlayer .point path').map((one) => one.style.fill);
         dispatchEvent(new Event('afterprint'));
-        return [...found, fill];
+        return [widths, fills];
     }""")
-    assert "rgb(86, 180, 233)" not in widths
-    assert all(0 < width <= 680 for width in widths[:-1])
-    assert "rgb(86, 180, 233)" in colors_of(tab, ".barlayer .point path")
+    assert BAR_COLORS["light"] in fills
+    assert BAR_COLORS["dark"] not in fills
+    assert all(0 < width <= 680 for width in widths)
+    switch_theme(tab, "dark")
 
 
 def test_a_page_that_calls_out_is_held_by_its_policy(browser: Browser, tmp_path: Path) -> None:

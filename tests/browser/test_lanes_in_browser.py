@@ -18,28 +18,30 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from app.lanes.export import page_of_lanes
 from app.lanes.payload import LaneFacts, Selection, slots_of
 from profiling.timetable import Timetable
-from tests.browser.conftest import Server, open_page, settle
-from tests.browser.test_run_page_in_browser import serious_violations
+from tests.browser.conftest import NEXT_FRAME, Server, open_page, serious_violations, settle
 from tests.recorded_stamps import recorded
 
 pytestmark = pytest.mark.browser
 GUTTER, ABOVE, BELOW, MAP_GUTTER = 46, 20, 22, 38
 FACTS = LaneFacts(title="16 heads, 4,096 tokens", device="H200", num_heads=16, block_m=128, seq_len_q=4096)
 # Read from a copy: a canvas that is read again and again is slow from then on, and the browser says so.
-PIXEL = """(canvas, [x, y]) => {
+PIXEL = """async (canvas, [x, y]) => {
+    await (NEXT_FRAME)();
     const ratio = canvas.width / canvas.clientWidth;
     const copy = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     copy.drawImage(canvas, -Math.floor(x * ratio), -Math.floor(y * ratio));
     return [...copy.getImageData(0, 0, 1, 1).data];
-}"""
-SHARE = """(canvas, color) => {
+}""".replace("NEXT_FRAME", NEXT_FRAME)
+SHARE = """async (canvas, color) => {
+    await (NEXT_FRAME)();
     const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
     copy.drawImage(canvas, 0, 0);
     const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
     let count = 0;
     for (let at = 0; at < data.length; at += 4) if (color.every((value, channel) => data[at + channel] === value)) count++;
     return count / (data.length / 4);
-}"""
+}""".replace("NEXT_FRAME", NEXT_FRAME)
+PICTURE = f"async canvas => {{ await ({NEXT_FRAME})(); return canvas.toDataURL(); }}"
 LIGHT, HERE = [255, 255, 255], [194, 116, 0]
 Opened = Callable[..., Page]
 
@@ -153,15 +155,15 @@ def test_a_bar_and_its_cell_light_each_other_and_say_the_same(opened: Opened) ->
     drawn = Drawn(page, table)
     entry, other = (int(one) for one in wide_entries(table)[[3, 7]])
     over = page.locator(".map canvas.over")
-    before = over.evaluate("canvas => canvas.toDataURL()")
+    before = over.evaluate(PICTURE)
     drawn.lanes.hover(position=drawn.bar(entry))
     expect(said(page, "pointed")).to_have_text(drawn.words(entry))
-    assert over.evaluate("canvas => canvas.toDataURL()") != before, "the map must light what is pointed at in the lanes"
+    assert over.evaluate(PICTURE) != before, "the map must light what is pointed at in the lanes"
     over = page.locator(".time .holder canvas.over").nth(1)
-    before = over.evaluate("canvas => canvas.toDataURL()")
+    before = over.evaluate(PICTURE)
     drawn.map.hover(position=drawn.cell(other))
     expect(said(page, "pointed")).to_have_text(drawn.words(other))
-    assert over.evaluate("canvas => canvas.toDataURL()") != before, "the lanes must light what is pointed at in the map"
+    assert over.evaluate(PICTURE) != before, "the lanes must light what is pointed at in the map"
     plain = color_at(drawn.map, drawn.cell(entry))
     drawn.lanes.click(position=drawn.bar(entry))
     expect(said(page, "selected")).to_have_text(drawn.words(entry))

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import Server, open_page, settle
-from tests.browser.test_run_page_in_browser import serious_violations
+from tests.browser.conftest import JOB_PATIENCE_MS, NEXT_FRAME, Server, open_page, serious_violations, settle
 
 pytestmark = pytest.mark.browser
-COLORS = """canvas => {
+COLORS = f"""async canvas => {{
+    await ({NEXT_FRAME})();
     const pixels = new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer);
     return new Set(pixels).size;
-}"""
+}}"""
 
 
 def open_player(page: Page, server: Server, address: str = "") -> Locator:
     open_page(page, f"{server.url}/softmax{address}")
     player = page.locator(".fs-player")
-    expect(player).to_be_visible(timeout=30_000)
+    expect(player).to_be_visible()
     settle(page)
     return player
 
@@ -59,17 +59,18 @@ def test_it_steps_by_key_and_button_and_plays_to_the_end(page: Page, server: Ser
     expect(player.locator(".said")).to_contain_text("m and l begin here")
     player.focus()
     page.keyboard.press("Space")
-    expect(where(player)).to_have_text("tile 8 of 8 · key block 7", timeout=10_000)
+    expect(where(player)).to_have_text("tile 8 of 8 · key block 7")
     expect(player.locator(".said")).to_contain_text("O is divided by l now, once")
     expect(player.get_by_role("button", name="Play")).to_be_visible()
     page.keyboard.press("Home")
     page.keyboard.press("]")
     expect(player.locator("select").first).to_have_value("30")
-    expect(page).to_have_url(re.compile("tile=0&row=4&speed=30"), timeout=10_000)
+    expect(page).to_have_url(re.compile("tile=0&row=4&speed=30"))
 
 
 def test_the_numbers_of_a_row_add_up(page: Page, server: Server) -> None:
     player = open_player(page, server, "?tile=1&row=3")
+    expect(where(player)).to_have_text("tile 2 of 8 · key block 1")
     words = player.locator(".sum .l").inner_text()
     alpha, before, added, result = (float(word) for word in re.findall(r"\d+(?:\.\d+)?", words))
     assert result == pytest.approx(alpha * before + added, abs=2e-3)
@@ -84,7 +85,7 @@ def test_a_link_restores_version_tile_and_row(page: Page, server: Server) -> Non
     player.locator("select").nth(1).select_option("beside")
     expect(player.locator(".tile figcaption b")).to_have_text(["2 S in FP8 | exact", "2 Scores S"])
     player.locator("canvas[data-panel=m]").first.click(position={"x": 5, "y": 2})
-    expect(page).to_have_url(re.compile("tile=4&row=0&speed=8"), timeout=10_000)
+    expect(page).to_have_url(re.compile("tile=4&row=0&speed=8"))
 
 
 def test_a_click_on_the_map_goes_there_and_another_block_is_traced(page: Page, server: Server) -> None:
@@ -94,14 +95,14 @@ def test_a_click_on_the_map_goes_there_and_another_block_is_traced(page: Page, s
     chart.click(position={"x": size["width"] * 5.5 / 8, "y": size["height"] * 7.5 / 8})
     expect(where(player)).to_have_text("tile 6 of 8 · key block 5")
     chart.click(position={"x": size["width"] * 0.5 / 8, "y": size["height"] * 3.5 / 8})
-    expect(player.locator("header .about")).to_contain_text("query block 3 of 8", timeout=90_000)
+    expect(player.locator("header .about")).to_contain_text("query block 3 of 8", timeout=JOB_PATIENCE_MS)
     expect(where(player)).to_contain_text("of 4")
     expect(page).to_have_url(re.compile("query_block=3"))
     settle(page)
     expect(page.get_by_text("agrees with its NumPy replay")).to_have_count(1)
     page.reload()
     settle(page)
-    expect(player.locator("header .about")).to_contain_text("query block 3 of 8", timeout=20_000)
+    expect(player.locator("header .about")).to_contain_text("query block 3 of 8")
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_the_export_opens_from_disk(browser: Browser, exported: Path) -> None:
         expect(player).to_have_attribute("data-theme", "dark")
         player.locator("select").first.select_option("60")
         player.get_by_role("button", name="Play").click()
-        expect(where(player)).to_have_text("tile 8 of 8 · key block 7", timeout=10_000)
+        expect(where(player)).to_have_text("tile 8 of 8 · key block 7")
         assert serious_violations(dark) == []
     with from_disk(browser, exported, reduced_motion="reduce") as calm:
         player = begins_where_the_app_was(calm)
@@ -166,7 +167,9 @@ def test_a_kind_of_inputs_is_traced_with_shared_kv_heads(page: Page, server: Ser
     expect(page.get_by_text("Every whole tile brings every row a new maximum")).to_be_visible()
     page.get_by_role("button", name="Trace it").click()
     about = player.locator("header .about")
-    expect(about).to_have_text("head 1, reads KV head 0 · query block 1 of 2 · tiles of 32 × 32 · ramp inputs", timeout=90_000)
+    expect(about).to_have_text(
+        "head 1, reads KV head 0 · query block 1 of 2 · tiles of 32 × 32 · ramp inputs", timeout=JOB_PATIENCE_MS
+    )
     expect(where(player)).to_have_text("tile 2 of 2 · key block 1")
     expect(player.locator(".said")).to_contain_text("New maximum")
     settle(page)
@@ -195,7 +198,7 @@ def test_own_files_are_traced_and_saved(page: Page, server: Server, tmp_path: Pa
     expect(page.get_by_text("Taken: Q (1, 1, 20, 16), K (1, 1, 40, 16), V (1, 1, 40, 16)")).to_be_visible()
     settle(page)
     page.get_by_role("button", name="Trace it").click()
-    expect(player.locator("header .about")).to_contain_text("own inputs", timeout=90_000)
+    expect(player.locator("header .about")).to_contain_text("own inputs", timeout=JOB_PATIENCE_MS)
     expect(where(player)).to_have_text("tile 2 of 2 · key block 1")
     assert_painted(player)
     settle(page)

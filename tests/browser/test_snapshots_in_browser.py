@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from profiling.snapshot import read
 from tests import records_for_tests as records
-from tests.browser.conftest import Server, open_page, settle
-from tests.browser.test_run_page_in_browser import run_button, serious_violations, wait_for_result
+from tests.browser.conftest import JOB_PATIENCE_MS, Server, fresh, open_page, serious_violations, settle, title
+from tests.browser.test_run_page_in_browser import run_button, wait_for_result, wait_until_ready
 
 pytestmark = pytest.mark.browser
 
@@ -33,12 +33,12 @@ def open_file(page: Page, server: Server, name: str, data: bytes, folder: Path) 
 def save_a_run(page: Page, server: Server, seq_len: int) -> str:
     """Run the tiny problem with this length, save it with one click, return its link."""
     open_page(page, f"{server.url}/?seq_len={seq_len}")
-    expect(run_button(page)).to_be_enabled(timeout=20_000)
+    wait_until_ready(page)
     run_button(page).click()
     wait_for_result(page)
     button(page, "save").click()
     link = page.locator(".st-key-receipt code")
-    expect(link).to_contain_text("snapshot=", timeout=20_000)
+    expect(link).to_contain_text("snapshot=")
     return link.inner_text().strip()
 
 
@@ -62,9 +62,9 @@ def test_a_run_is_saved_and_its_link_opens_it_elsewhere(server: Server, browser:
     elsewhere = browser.new_context().new_page()
     for address in (link, link.replace("/snapshots?", "/?")):
         open_page(elsewhere, address)
-        expect(elsewhere.locator("h1")).to_contain_text("72 tokens", timeout=20_000)
+        expect(title(elsewhere)).to_contain_text("72 tokens")
         expect(elsewhere.locator(".fs-value").first).to_have_text(re.compile("correct"))
-        expect(elsewhere.locator(".js-plotly-plot").first).to_be_visible(timeout=20_000)
+        expect(elsewhere.locator(".js-plotly-plot").first).to_be_visible()
     elsewhere.context.close()
 
 
@@ -76,19 +76,18 @@ def test_edit_delete_undo(page: Page, server: Server) -> None:
     page.get_by_role("textbox", name="Title").fill("Seventy-three")
     page.get_by_role("textbox", name="Title").press("Enter")
     button(page, "save-words").click()
-    expect(page.locator("h1")).to_have_text("Seventy-three", timeout=20_000)
-    assert page.url != link
+    expect(title(page)).to_have_text("Seventy-three")
+    expect(page).not_to_have_url(link)
     open_page(page, link)
     button(page, "open-newer").click()
-    expect(page.locator("h1")).to_have_text("Seventy-three", timeout=20_000)
+    expect(title(page)).to_have_text("Seventy-three")
     open_page(page, f"{server.url}/snapshots?find=seventy")
     rows = page.locator(".fs-excerpt", has_text="Seventy-three")
     expect(rows).to_have_count(1)
-    page.get_by_role("button", name="Delete", exact=True).first.focus()
-    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Delete", exact=True).first.press("Enter")
     expect(rows).to_have_count(0)
-    button(page, "undo-delete").focus()
-    page.keyboard.press("Enter")
+    settle(page)
+    button(page, "undo-delete").press("Enter")
     expect(rows).to_have_count(1)
 
 
@@ -110,25 +109,25 @@ def test_the_files_are_what_was_measured(page: Page, saved: str) -> None:
 def test_a_file_is_looked_at_then_kept(page: Page, server: Server, tmp_path: Path) -> None:
     sent = records.recording("Sent by a teammate", kernels=("v2", "v3"))
     open_file(page, server, "sent.json", sent.document, tmp_path)
-    expect(page.locator(".st-key-preview")).to_contain_text("not in the store yet", timeout=20_000)
+    expect(page.locator(".st-key-preview")).to_contain_text("not in the store yet")
     expect(page.locator(".st-key-preview")).to_contain_text(sent.id)
     button(page, "keep").click()
-    expect(page.locator(".fs-chip", has_text="not measured here")).to_be_visible(timeout=20_000)
+    expect(fresh(page, ".fs-chip").filter(has_text="not measured here")).to_be_visible()
     expect(page).to_have_url(re.compile(f"snapshot={sent.id}"))
     page.get_by_role("radio", name="v2").click()
     expect(page).to_have_url(re.compile("details=v2"))
     page.reload()
     settle(page)
-    expect(page.get_by_role("radio", name="v2")).to_be_checked(timeout=20_000)
+    expect(page.get_by_role("radio", name="v2")).to_be_checked()
 
 
 def test_it_runs_again_here_and_is_compared(page: Page, saved: str) -> None:
     open_page(page, saved)
     button(page, "run-here").click()
     comparison = page.get_by_role("link", name="Compare with the snapshot")
-    expect(comparison).to_be_visible(timeout=120_000)
+    expect(comparison).to_be_visible(timeout=JOB_PATIENCE_MS)
     comparison.click()
-    expect(page).to_have_url(re.compile(r"/compare\?.*b=job-"), timeout=20_000)
+    expect(page).to_have_url(re.compile(r"/compare\?.*b=job-"))
     settle(page)
 
 
@@ -136,12 +135,12 @@ def test_it_runs_again_here_and_is_compared(page: Page, saved: str) -> None:
 def test_no_serious_accessibility_violation(page: Page, server: Server, tmp_path: Path) -> None:
     sent = records.recording("Accessible", note="A note", kernels=("v2", "v3"))
     open_file(page, server, "sent.json", sent.document, tmp_path)
-    expect(page.locator(".st-key-preview")).to_be_visible(timeout=20_000)
+    expect(page.locator(".st-key-preview")).to_be_visible()
     expect(page.locator(".st-key-filters")).to_have_count(0)  # what the list left behind is faint until it goes
     settle(page)
     assert serious_violations(page) == []
     button(page, "keep").click()
-    expect(page.locator(".st-key-receipt")).to_be_visible(timeout=20_000)
+    expect(page.locator(".st-key-receipt")).to_be_visible()
     settle(page)
     assert serious_violations(page) == []
     button(page, "more").click()

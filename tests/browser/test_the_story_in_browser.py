@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from profiling.snapshot import AnySnapshot, Snapshot, read
 from profiling.store import Store
 from tests import records_for_tests as records
-from tests.browser.conftest import ROOT, Server, open_page, serving, settle
+from tests.browser.conftest import ROOT, Server, fresh, open_page, serving, settle, title, wait_until
 from tests.browser.test_snapshots_in_browser import button, open_file, save_a_run
 
 pytestmark = pytest.mark.browser
@@ -34,13 +34,12 @@ def copied_link(page: Page) -> str:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.locator(".st-key-receipt [data-testid=stCode]").hover()
     page.locator(".st-key-receipt").get_by_role("button", name="Copy to clipboard").click()
+    wait_until(page, "async () => (await navigator.clipboard.readText()).includes('snapshot=')")
     return page.evaluate("navigator.clipboard.readText()").strip()
 
 
-def downloaded(page: Page, link: str, mime: str) -> bytes:
-    """A file from the opened snapshot's Share menu."""
-    open_page(page, link)
-    button(page, "share").click()
+def downloaded(page: Page, mime: str) -> bytes:
+    """A file from the Share menu, which is open."""
     with page.expect_download() as download:
         button(page, f"download-{mime}").click()
     return Path(download.value.path()).read_bytes()
@@ -53,9 +52,10 @@ def test_from_one_machine_to_another(page: Page, server: Server, teammate: Serve
     with closing(browser.new_context()) as elsewhere:
         second = elsewhere.new_page()
         open_page(second, link)
-        expect(second.locator("h1")).to_contain_text("96 tokens", timeout=20_000)
-        file = downloaded(second, link, "application-gzip")
-        exported = downloaded(second, link, "text-html")
+        expect(title(second)).to_contain_text("96 tokens")
+        settle(second)
+        button(second, "share").click()
+        file, exported = (downloaded(second, mime) for mime in ("application-gzip", "text-html"))
     snapshot = read(file)
     assert read(exported).id == snapshot.id == link[-64:]
     uploaded(page, teammate, snapshot, file, tmp_path)
@@ -66,13 +66,13 @@ def test_from_one_machine_to_another(page: Page, server: Server, teammate: Serve
 def uploaded(page: Page, teammate: Server, snapshot: AnySnapshot, file: bytes, folder: Path) -> None:
     """The teammate's store is empty; the file is looked at and kept under the same id."""
     open_page(page, f"{teammate.url}/snapshots?snapshot={snapshot.id}")
-    expect(page.locator("[data-testid=stMain]")).to_contain_text(snapshot.id[:12], timeout=20_000)
+    expect(page.locator("[data-testid=stMain]")).to_contain_text(snapshot.id[:12])
     open_file(page, teammate, "from-a-friend.flashscope.json.gz", file, folder)
-    expect(page.locator(".st-key-preview")).to_contain_text("not in the store yet", timeout=20_000)
+    expect(page.locator(".st-key-preview")).to_contain_text("not in the store yet")
     button(page, "keep").click()
-    expect(page.locator(".fs-chip", has_text="not measured here")).to_be_visible(timeout=20_000)
+    expect(fresh(page, ".fs-chip").filter(has_text="not measured here")).to_be_visible()
     open_page(page, f"{teammate.url}/snapshots?snapshot={snapshot.id[:12]}")
-    expect(page.locator("h1")).to_contain_text("96 tokens", timeout=20_000)
+    expect(title(page)).to_contain_text("96 tokens")
 
 
 def own_run(folder: Path) -> str:
@@ -90,12 +90,12 @@ def own_run(folder: Path) -> str:
 def compared(page: Page, teammate: Server, snapshot: AnySnapshot, own: str) -> None:
     """Beside a run of the teammate's own; the interpreter's times are refused, the differences shown."""
     open_page(page, f"{teammate.url}/compare?a={snapshot.id}&b={own}")
-    expect(page.locator("[data-testid=stMain]")).to_contain_text("What differs", timeout=20_000)
+    expect(page.locator("[data-testid=stMain]")).to_contain_text("What differs")
     expect(page.locator("[data-testid=stMain]")).to_contain_text("96")
     expect(page.locator("[data-testid=stMain]")).to_contain_text("80")
     page.reload()
     settle(page)
-    expect(page.locator("[data-testid=stMain]")).to_contain_text("What differs", timeout=20_000)
+    expect(page.locator("[data-testid=stMain]")).to_contain_text("What differs")
     assert f"a={snapshot.id[:8]}" in page.url
     assert f"b={own[:8]}" in page.url
     page.goto("about:blank")  # before that server stops
@@ -111,5 +111,5 @@ def opened_from_disk(browser: Browser, exported: bytes, folder: Path) -> None:
         tab.goto(path.as_uri())
         expect(tab.locator("h1")).to_contain_text("96 tokens")
         expect(tab.get_by_text("correct").first).to_be_visible()
-        expect(tab.locator(".main-svg").first).to_be_visible(timeout=20_000)
+        expect(tab.locator(".main-svg").first).to_be_visible()
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -29,6 +29,23 @@ def open_player(page: Page, server: Server, address: str = "") -> Locator:
     return player
 
 
+def trace_it(page: Page) -> None:
+    """Press until it is answered, as a person would.
+
+    On a busy machine a press right after the page has come to rest is lost about once in thirty: the browser sends it, and no
+    run of the script is told. It is not known why.
+    """
+    button = page.get_by_role("button", name="Trace it")
+    for _ in range(4):
+        button.click()
+        try:
+            expect(button).to_be_hidden(timeout=15_000)
+        except AssertionError:
+            continue
+        return
+    raise AssertionError("four presses of Trace it were not answered")
+
+
 def where(player: Locator) -> Locator:
     return player.locator("output[data-name=where]")
 
@@ -165,7 +182,7 @@ def test_no_serious_accessibility_violation(page: Page, server: Server) -> None:
 def test_a_kind_of_inputs_is_traced_with_shared_kv_heads(page: Page, server: Server) -> None:
     player = open_player(page, server, "?inputs=ramp&tokens=40&dim=16&query_heads=2&key_heads=1&head=1")
     expect(page.get_by_text("Every whole tile brings every row a new maximum")).to_be_visible()
-    page.get_by_role("button", name="Trace it").click()
+    trace_it(page)
     about = player.locator("header .about")
     expect(about).to_have_text(
         "head 1, reads KV head 0 · query block 1 of 2 · tiles of 32 × 32 · ramp inputs", timeout=JOB_PATIENCE_MS
@@ -197,7 +214,7 @@ def test_own_files_are_traced_and_saved(page: Page, server: Server, tmp_path: Pa
     files.nth(2).set_input_files(tmp_path / "V.npy")
     expect(page.get_by_text("Taken: Q (1, 1, 20, 16), K (1, 1, 40, 16), V (1, 1, 40, 16)")).to_be_visible()
     settle(page)
-    page.get_by_role("button", name="Trace it").click()
+    trace_it(page)
     expect(player.locator("header .about")).to_contain_text("own inputs", timeout=JOB_PATIENCE_MS)
     expect(where(player)).to_have_text("tile 2 of 2 · key block 1")
     assert_painted(player)

@@ -258,6 +258,14 @@ def default_tiles(
     return tiles_to_start_with(name, problem, precision, arch, loop_order) if version(name).has_tiles else None
 
 
+def backward_owner(name: str) -> str:
+    """The version whose backward another may have for want of one of its own; torch's autograd is each one's own."""
+    entry = version(name)
+    if not entry.has_tiles:
+        return name
+    return next(one.name for one in VERSIONS.values() if one.backward == entry.backward)
+
+
 def default_backward_tiles(
     name: str, problem: AttentionProblem, precision: Precision, arch: Architecture
 ) -> BackwardTiles | None:

@@ -13,6 +13,7 @@ from kernels.kernel import AttentionOutput, Backward, Gradients, Kernel, Launche
 from kernels.problem import AttentionProblem, BackwardTiles, Precision, TileConfig
 from kernels.registry import (
     Version,
+    backward_owner,
     can_be_watched,
     default_backward_tiles,
     default_tiles,
@@ -22,6 +23,7 @@ from kernels.registry import (
     refuse_backward,
     version,
 )
+from profiling import flags
 from profiling.backward_record import NAMES, GradientAccuracy, Parts
 from profiling.records import (
     Accuracy,
@@ -173,6 +175,9 @@ class Case:
                 self.entry.name, self.problem, self.precision, shown_for
             )
             refuse_backward(self.entry.name, self.problem, self.precision, self.backward_tiles, arch)
+            owner = backward_owner(self.entry.name)
+            if owner != self.entry.name:
+                self.flags.append(flags.other_backward_flag(self.entry.name, owner))
         if self.wants_trace:
             require_choice(self.request.trace, self.problem, self.tiles)
         if self.request.direction == "backward" and self.wants("compile"):

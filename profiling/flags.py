@@ -218,6 +218,16 @@ def interpreter_flag(is_triton: bool) -> Flag:
     )
 
 
+def other_backward_flag(kernel: str, owner: str) -> Flag:
+    """Of which version a backward is, where it is not the forward's."""
+    return Flag(
+        name="other backward",
+        severity="info",
+        short=f"{owner}'s backward",
+        sentence=f"The backward is that of {owner}: {kernel} has none of its own.",
+    )
+
+
 def no_schedule_flag(error: JobError) -> Flag:
     """Why nothing is known of who ran where and when."""
     return Flag(

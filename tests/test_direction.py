@@ -7,9 +7,11 @@ import pytest
 from app import form_check, repeat, result_facts, state
 from app.figures import memory, roofline, step
 from app.figures.style import LIGHT, Absent, Chart
+from kernels.architecture import ARCHITECTURES
 from kernels.problem import Precision
 from kernels.registry import VERSIONS, default_backward_tiles
 from profiling import direction
+from profiling.case import Case
 from profiling.memory import estimate
 from profiling.records import DIRECTIONS
 from profiling.text_report import line, table
@@ -17,6 +19,24 @@ from tests import records_for_tests as records
 from tests.test_cli import H200, planned
 
 GPU, INTERPRETER = records.gpu(), records.interpreter()
+
+
+# Whose backward it is
+
+
+def test_a_backward_that_is_another_version_s_is_said_to_be() -> None:
+    (request,) = planned("--kernel v3-hopper --direction backward", H200).requests
+    case = Case(0, request)
+    case.admit(ARCHITECTURES[90])
+    assert [flag.sentence for flag in case.flags] == ["The backward is that of v3: v3-hopper has none of its own."]
+
+
+@pytest.mark.parametrize("name", ["native", "v1", "v2", "v3", "sdpa-cudnn"])
+def test_the_others_have_their_own(name: str) -> None:
+    (request,) = planned(f"--kernel {name} --direction backward", H200).requests
+    case = Case(0, request)
+    case.admit(ARCHITECTURES[90])
+    assert case.flags == []
 
 
 # The command line

@@ -297,7 +297,7 @@ def _every_version(request: RunRequest, device: DeviceFacts, arch: Architecture)
     names = ours_on(arch) + PEERS if device.kind == "gpu" else ours_on(None)
     requests = []
     for name in names:
-        if request.direction != "forward" and VERSIONS[name].backward is None:
+        if request.direction != "forward" and not VERSIONS[name].backwards:
             continue
         precision = precision_for(name, request.precision)
         tiles = request.tiles if name == request.kernel else default_tiles(name, request.problem, precision, arch)

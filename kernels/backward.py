@@ -18,7 +18,7 @@ from kernels.problem import AttentionProblem, BackwardTiles, Precision, TileConf
 from kernels.tiles import INTERPRETED
 
 DIFFERENTIABLE = tuple(
-    name for name in registry.OUR_VERSIONS if registry.VERSIONS[name].backward and registry.VERSIONS[name].has_tiles
+    name for name in registry.OUR_VERSIONS if registry.VERSIONS[name].backwards and registry.VERSIONS[name].has_tiles
 )
 """The versions that attention() has; the others are functions of torch, which autograd knows without it."""
 _CAPABILITY_OF_TILES = 90  # in the interpreter, where no limit counts
@@ -154,7 +154,8 @@ def attention(
     backward_tiles = backward_tiles or registry.default_backward_tiles(version, problem, precision, arch)
     registry.refuse(version, problem, precision, tiles, arch if on_gpu else None)
     registry.refuse_backward(version, problem, precision, backward_tiles, arch if on_gpu else None)
-    plan = _Plan(registry.load(version), registry.load_backward(version), problem, tiles, backward_tiles, launch or Launch())
+    kernel, of_backward = registry.load(version), registry.load_backward(version, problem)
+    plan = _Plan(kernel, of_backward, problem, tiles, backward_tiles, launch or Launch())
     return _Attention.apply(q, k, v, plan)
 
 

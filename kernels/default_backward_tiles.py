@@ -33,12 +33,17 @@ _V3_DKDV: dict[int, dict[int, Tiles]] = {
 }
 # Without a mask and with one query head a key-value head there are registers for twice as many queries.
 _V3_HOPPER_UNMASKED: Tiles = (64, 128, 8, 2)
+# v3-hopper: by padded head_dim.
+_HOPPER: dict[int, tuple[Tiles, Tiles]] = {64: ((64, 128, 8, 4), (128, 128, 8, 3)), 128: ((64, 128, 8, 3), (128, 128, 8, 2))}
 
 
 def backward_tiles_to_start_with(module: str, problem: AttentionProblem, arch: Architecture) -> BackwardTiles:
     """The default of a backward that has tiles; see kernels.registry.default_backward_tiles."""
     dim = max(32, problem.padded_head_dim)
     kind = 100 if arch.capability == 100 else 90 if arch.capability == 90 else 80
+    if module == "kernels.backward_v3_hopper":
+        dkdv, dq = _HOPPER[max(64, dim)]
+        return BackwardTiles(dkdv=_config(dkdv), dq=_config(dq))
     if module == "kernels.backward_v1":
         return BackwardTiles(dkdv=_config(_V1[kind][dim]))
     by_copy_engine = module == "kernels.backward_v3" and arch.tma

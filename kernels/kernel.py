@@ -106,7 +106,8 @@ class Backward(Protocol):
     def preprocess(
         self, operands: Operands, output: AttentionOutput, d_out: torch.Tensor, problem: AttentionProblem, launch: Launcher
     ) -> torch.Tensor | None:
-        """delta, the row sums of dO ∘ O: float32, (batch, num_heads, seq_len_q). None where it is not a step of its own."""
+        """What backward() takes as delta: float32, (batch, num_heads, seq_len_q), the row sums of dO ∘ O; v3-hopper's has
+        each row's lse, too, by blocks of 64 queries. None where it is not a step of its own."""
 
     def backward(
         self, operands: Operands, output: AttentionOutput, d_out: torch.Tensor, problem: AttentionProblem,

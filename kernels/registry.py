@@ -42,7 +42,7 @@ class Version:
     none. last_first: it goes through the key tiles from the last one down. lag_log2: by how much, in log2, scores may exceed
     its m before m moves (not with FP8). deals_blocks: it deals its query blocks out itself, to one persistent program an SM,
     whose warpgroups own 64 queries each and stamp for themselves. has_hadamard: with FP8, Q and K can be turned first.
-    backward: the module that load_backward() imports; None where it has none. dq_apart: dQ has a kernel of its own there.
+    backwards: names of BACKWARDS, of which the first that has the problem's head_dim is the version's.
     """
 
     name: str
@@ -63,8 +63,29 @@ class Version:
     deals_blocks: bool = False
     is_peer: bool = False
     interpretable: bool = True
-    backward: str | None = None
+    backwards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BackwardVersion:
+    """A row of BACKWARDS. module is imported by load_backward(); owner: the version that it was written for, None for torch's.
+
+    dq_apart: dQ has a kernel, and tiles, of its own. most_head_dim: the largest head_dim it has.
+    """
+
+    module: str
+    owner: str | None
     dq_apart: bool = False
+    most_head_dim: int = 256
+
+
+BACKWARDS: dict[str, BackwardVersion] = {
+    "autograd": BackwardVersion("kernels.backward_autograd", None),
+    "v1": BackwardVersion("kernels.backward_v1", "v1"),
+    "v2": BackwardVersion("kernels.backward_v2", "v2", dq_apart=True),
+    "v3": BackwardVersion("kernels.backward_v3", "v3", dq_apart=True),
+    "v3-hopper": BackwardVersion("kernels.backward_v3_hopper", "v3-hopper", dq_apart=True, most_head_dim=128),
+}
 
 
 class Refused(ValueError):
@@ -97,7 +118,7 @@ VERSIONS: dict[str, Version] = {
             "PyTorch native",
             "kernels.native",
             "Three PyTorch calls; the whole score matrix S goes through memory.",
-            has_tiles=False, backward="kernels.backward_autograd",
+            has_tiles=False, backwards=("autograd",),
         ),
         Version(
             "v1",
@@ -108,7 +129,7 @@ VERSIONS: dict[str, Version] = {
                 Idea("online softmax", "running maximum m and sum l replace the score matrix", f"{_DAO_2022}, section 3.1"),
                 Idea("tiling", "Q, K, V pass through shared memory tile by tile", f"{_DAO_2022}, Algorithm 1"),
             ),
-            has_loop_order=True, has_trace=True, visits_hidden=True, backward="kernels.backward_v1",
+            has_loop_order=True, has_trace=True, visits_hidden=True, backwards=("v1",),
         ),
         Version(
             "v2",
@@ -131,7 +152,7 @@ VERSIONS: dict[str, Version] = {
                     "LPT scheduling, Graham 1969",
                 ),
             ),
-            has_block_order=True, has_trace=True, backward="kernels.backward_v2", dq_apart=True,
+            has_block_order=True, has_trace=True, backwards=("v2",),
         ),
         Version(
             "v3",
@@ -149,7 +170,7 @@ VERSIONS: dict[str, Version] = {
                 ),
             ),
             has_fp8=True, has_hadamard=True, has_block_order=True, has_trace=True,
-            backward="kernels.backward_v3", dq_apart=True,
+            backwards=("v3",),
         ),
         Version(
             "v3-hopper",
@@ -179,19 +200,19 @@ VERSIONS: dict[str, Version] = {
                 ),
             ),
             has_fp8=True, has_hadamard=True, has_trace=True, visits_one=True, last_first=True, lag_log2=8.0, deals_blocks=True,
-            interpretable=False, backward="kernels.backward_v3", dq_apart=True,
+            interpretable=False, backwards=("v3-hopper", "v3"),
         ),
         Version(
             "sdpa-cudnn", "cuDNN (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, cuDNN backend.",
-            has_tiles=False, is_peer=True, interpretable=False, backward="kernels.backward_autograd",
+            has_tiles=False, is_peer=True, interpretable=False, backwards=("autograd",),
         ),
         Version(
             "sdpa-flash", "FA2 (SDPA)", "kernels.peers", "torch's scaled_dot_product_attention, FlashAttention-2 backend.",
-            has_tiles=False, is_peer=True, interpretable=False, backward="kernels.backward_autograd",
+            has_tiles=False, is_peer=True, interpretable=False, backwards=("autograd",),
         ),
         Version(
             "flex", "FlexAttention", "kernels.peers", "torch's flex_attention, compiled; causal through a block mask.",
-            has_tiles=False, is_peer=True, interpretable=False, backward="kernels.backward_autograd",
+            has_tiles=False, is_peer=True, interpretable=False, backwards=("autograd",),
         ),
         Version(
             "fa3", "FA3", "kernels.peers", "The FlashAttention-3 authors' own Hopper kernels, package fa3-fwd.",
@@ -221,14 +242,21 @@ def load(name: str) -> Kernel:
     return module.peer(name) if VERSIONS[name].is_peer else module
 
 
-def load_backward(name: str) -> Backward:
-    """Import a version's backward and return it.
+def backward_of(name: str, problem: AttentionProblem) -> BackwardVersion:
+    """The row of a version's backward for this problem.
 
     Raises ValueError naming the versions there are; Refused for one that has no backward.
     """
-    if version(name).backward is None:
+    rows = [BACKWARDS[one] for one in version(name).backwards]
+    found = next((row for row in rows if problem.head_dim <= row.most_head_dim), None)
+    if found is None:
         raise _without_backward(name)
-    return importlib.import_module(VERSIONS[name].backward)
+    return found
+
+
+def load_backward(name: str, problem: AttentionProblem) -> Backward:
+    """Import a version's backward for this problem and return it; raises what backward_of() does."""
+    return importlib.import_module(backward_of(name, problem).module)
 
 
 def can_be_watched(name: str, fp8: bool) -> bool:
@@ -258,14 +286,6 @@ def default_tiles(
     return tiles_to_start_with(name, problem, precision, arch, loop_order) if version(name).has_tiles else None
 
 
-def backward_owner(name: str) -> str:
-    """The version whose backward another may have for want of one of its own; torch's autograd is each one's own."""
-    entry = version(name)
-    if not entry.has_tiles:
-        return name
-    return next(one.name for one in VERSIONS.values() if one.backward == entry.backward)
-
-
 def default_backward_tiles(
     name: str, problem: AttentionProblem, precision: Precision, arch: Architecture
 ) -> BackwardTiles | None:
@@ -274,7 +294,9 @@ def default_backward_tiles(
     All compile without spills and fit; precision.fp8 changes nothing, as a backward never runs in FP8.
     """
     entry = version(name)
-    return backward_tiles_to_start_with(entry.backward, problem, arch) if entry.has_tiles and entry.backward else None
+    if not (entry.has_tiles and entry.backwards):
+        return None
+    return backward_tiles_to_start_with(backward_of(name, problem).module, problem, arch)
 
 
 def precision_for(name: str, precision: Precision) -> Precision:
@@ -330,17 +352,15 @@ def refuse_backward(
 
     arch None is the interpreter. What only the compiler knows is refused after compiling, before the launch.
     """
-    entry = version(name)
-    if entry.backward is None:
-        raise _without_backward(name)
+    entry, row = version(name), backward_of(name, problem)
     if not entry.has_tiles:
         if tiles is not None:
             raise Refused(f"Tiles of the backward are not possible with {name}: it has none to choose.")
         return
     if tiles is None:
         raise Refused(f"The backward of {name} needs block_m, block_n, num_warps and num_stages.")
-    if entry.dq_apart != (tiles.dq is not None):
-        wanted = "needs tiles for dQ, too" if entry.dq_apart else "has one kernel: tiles for dQ alone are not possible"
+    if row.dq_apart != (tiles.dq is not None):
+        wanted = "needs tiles for dQ, too" if row.dq_apart else "has one kernel: tiles for dQ alone are not possible"
         raise Refused(f"The backward of {name} {wanted}.")
     for one in (tiles.dkdv, tiles.dq or tiles.dkdv):
         _refuse_three_warpgroups(f"the backward of {name}", one)
@@ -348,7 +368,7 @@ def refuse_backward(
 
 
 def _without_backward(name: str) -> Refused:
-    having = [one.title if one.is_peer else one.name for one in VERSIONS.values() if one.backward]
+    having = [one.title if one.is_peer else one.name for one in VERSIONS.values() if one.backwards]
     return Refused(
         f"direction = backward is not possible with {name}: only {', '.join(having[:-1])} and {having[-1]} have one."
     )

@@ -13,7 +13,7 @@ from kernels.kernel import AttentionOutput, Backward, Gradients, Kernel, Launche
 from kernels.problem import AttentionProblem, BackwardTiles, Precision, TileConfig
 from kernels.registry import (
     Version,
-    backward_owner,
+    backward_of,
     can_be_watched,
     default_backward_tiles,
     default_tiles,
@@ -175,8 +175,8 @@ class Case:
                 self.entry.name, self.problem, self.precision, shown_for
             )
             refuse_backward(self.entry.name, self.problem, self.precision, self.backward_tiles, arch)
-            owner = backward_owner(self.entry.name)
-            if owner != self.entry.name:
+            owner = backward_of(self.entry.name, self.problem).owner
+            if owner not in (None, self.entry.name):
                 self.flags.append(flags.other_backward_flag(self.entry.name, owner))
         if self.wants_trace:
             require_choice(self.request.trace, self.problem, self.tiles)
@@ -192,7 +192,7 @@ class Case:
 
             self.launch = Launch()
         if self.has_backward:
-            self.backward = load_backward(self.request.kernel)
+            self.backward = load_backward(self.request.kernel, self.problem)
 
     @property
     def operands(self) -> Operands | None:

@@ -224,7 +224,7 @@ def other_backward_flag(kernel: str, owner: str) -> Flag:
         name="other backward",
         severity="info",
         short=f"{owner}'s backward",
-        sentence=f"The backward is that of {owner}: {kernel} has none of its own.",
+        sentence=f"The backward is that of {owner}: {kernel} has none of its own for this head_dim.",
     )
 
 

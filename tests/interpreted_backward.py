@@ -111,7 +111,7 @@ def answer(question: Question) -> Answer:
         group = problem.num_heads // problem.num_kv_heads
         for tensor in (q, k, v, d_out):
             tensor.flatten(0, 1)[group if tensor.shape[1] == problem.num_heads else 1 :] = float("nan")
-    kernel, backward, launch = load(question.kernel), load_backward(question.kernel), Launch(has_tma=question.has_tma)
+    kernel, backward, launch = load(question.kernel), load_backward(question.kernel, problem), Launch(has_tma=question.has_tma)
     operands = backward.prepare(q, k, v)
     output = kernel.forward(operands, problem, question.tiles, launch)
     delta = None
@@ -147,5 +147,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for line in sys.stdin:
         question = Question.model_validate_json(line)
-        assert version(question.kernel).backward
+        assert version(question.kernel).backwards
         print(json.dumps(answer(question).model_dump()), flush=True)

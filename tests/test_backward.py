@@ -90,9 +90,9 @@ def test_a_given_out_and_lse_replace_the_exact_ones():
 def test_a_library_s_backward_goes_through_autograd():
     asked = problem(64, 64, True, num_kv_heads=4, head_dim=64)
     q, k, v, d_out = drawn(asked, torch.bfloat16)
-    operands = load_backward("sdpa-flash").prepare(q, k, v)
+    operands = load_backward("sdpa-flash", asked).prepare(q, k, v)
     output = peer("sdpa-flash").forward(operands, asked, None, None)
-    gradients = load_backward("sdpa-flash").backward(operands, output, d_out, asked, None, None)
+    gradients = load_backward("sdpa-flash", asked).backward(operands, output, d_out, asked, None, None)
     # bf16 rounds to 2^-9 at most; P, dS and the gradients are rounded.
     assert max(relative_errors(gradients, reference_gradients(q, k, v, d_out, asked))) < 3 * 2.0**-9
 
@@ -151,7 +151,7 @@ def test_what_a_backward_cannot_be_is_one_sentence():
     dealt = TILES.model_copy(update={"num_programs": 4})
     assert refusal("v3", BackwardTiles(dkdv=dealt, dq=TILES)).startswith("num_programs = 4 is not possible with the backward")
     with pytest.raises(Refused, match="backward is not possible with fa3"):
-        load_backward("fa3")
+        load_backward("fa3", problem(64, 64, False))
 
 
 @pytest.mark.parametrize("capability", ARCHITECTURES)
@@ -161,5 +161,5 @@ def test_the_tiles_that_a_backward_starts_with_are_not_refused(name, capability)
         asked = problem(64, 64, True, head_dim=head_dim)
         tiles = default_backward_tiles(name, asked, Precision(), ARCHITECTURES[capability])
         assert (tiles is not None) == (name in DIFFERENTIABLE)
-        if VERSIONS[name].backward:
+        if VERSIONS[name].backwards:
             refuse_backward(name, asked, Precision(), tiles, ARCHITECTURES[capability])

@@ -27,7 +27,7 @@ def compiled(
         torch.empty((1, heads, seq_len, head_dim), dtype=TORCH_DTYPES[dtype], device="meta") for heads in (16, num_kv_heads)
     )
     lse = torch.empty(query.shape[:-1], device="meta")
-    backward, launch = load_backward(name), CompileOnly(capability)
+    backward, launch = load_backward(name, problem), CompileOnly(capability)
     tiles = default_backward_tiles(name, problem, Precision(dtype=dtype), ARCHITECTURES[capability])
     backward.backward(backward.prepare(query, key, key), AttentionOutput(query, lse), query, problem, tiles, launch, lse)
     return launch

@@ -25,13 +25,14 @@ GPU, INTERPRETER = records.gpu(), records.interpreter()
 
 
 def test_a_backward_that_is_another_version_s_is_said_to_be() -> None:
-    (request,) = planned("--kernel v3-hopper --direction backward", H200).requests
+    (request,) = planned("--kernel v3-hopper --head-dim 256 --direction backward", H200).requests
     case = Case(0, request)
     case.admit(ARCHITECTURES[90])
-    assert [flag.sentence for flag in case.flags] == ["The backward is that of v3: v3-hopper has none of its own."]
+    told = "The backward is that of v3: v3-hopper has none of its own for this head_dim."
+    assert [flag.sentence for flag in case.flags] == [told]
 
 
-@pytest.mark.parametrize("name", ["native", "v1", "v2", "v3", "sdpa-cudnn"])
+@pytest.mark.parametrize("name", ["native", "v1", "v2", "v3", "v3-hopper", "sdpa-cudnn"])
 def test_the_others_have_their_own(name: str) -> None:
     (request,) = planned(f"--kernel {name} --direction backward", H200).requests
     case = Case(0, request)
@@ -182,7 +183,7 @@ def test_the_form_asks_for_a_direction_with_the_version_s_own_tiles() -> None:
         assert request.backward_tiles == (None if one == "forward" else expected)
         names = {other.kernel for other in checked.run_all}
         assert ("fa3" in names) == (one == "forward")
-        assert all(VERSIONS[name].backward for name in names - {"fa3"})
+        assert all(VERSIONS[name].backwards for name in names - {"fa3"})
         assert {other.direction for other in checked.run_all} == {one}
     assert form_check.check({**state.FORM_DEFAULTS}, GPU, 90).request.direction == "forward"
 

@@ -39,7 +39,7 @@ def test_every_suite_is_of_the_registry_and_fits_a_job(found):
         one = planned(found, cell, found.versions, H200)
         assert Job(job_id="x", requests=one.requests).requests == one.requests
         assert set(found.in_cell(cell)) <= set(found.versions)
-        without_backward = [name for name in found.in_cell(cell) if VERSIONS[choice_of(name).name].backward is None]
+        without_backward = [name for name in found.in_cell(cell) if not VERSIONS[choice_of(name).name].backwards]
         assert len(one.left_out) == (0 if cell.direction == "forward" else len(without_backward))
         assert len(one.names) == len(one.requests) == len(found.in_cell(cell)) - len(one.left_out)
     assert len({cell.words for cell in found.cells}) == len(found.cells), "words, and so a file, for each"

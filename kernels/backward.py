@@ -51,6 +51,11 @@ def row_sums(
     return delta
 
 
+def row_sums_in(delta: torch.Tensor, _problem: AttentionProblem) -> torch.Tensor:
+    """delta is those; see kernels.kernel.Backward."""
+    return delta
+
+
 @triton.jit
 def key_block_at(index, num_blocks, num_heads_in_all, heads_per_section, HEAVIEST_FIRST: tl.constexpr):
     """Which key block and (batch · key-value head) is the index-th; a section's queries and dO stay in the L2 cache.

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.backward import key_block_at, key_heads_per_section, row_sums, seeing_blocks
+from kernels.backward import row_sums_in as row_sums_in
 from kernels.block_order import grid_of, heads_per_section
 from kernels.kernel import AttentionOutput, Gradients, Launcher, Operands
 from kernels.problem import AttentionProblem, BackwardTiles, TileConfig

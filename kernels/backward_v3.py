@@ -11,6 +11,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.backward import key_block_at, key_heads_per_section, row_sums, seeing_blocks
+from kernels.backward import row_sums_in as row_sums_in
 from kernels.block_order import grid_of, heads_per_section
 from kernels.kernel import AttentionOutput, Gradients, Launcher, Operands
 from kernels.problem import AttentionProblem, BackwardTiles, TileConfig

@@ -109,6 +109,9 @@ class Backward(Protocol):
         """What backward() takes as delta: float32, (batch, num_heads, seq_len_q), the row sums of dO ∘ O; v3-hopper's has
         each row's lse, too, by blocks of 64 queries. None where it is not a step of its own."""
 
+    def row_sums_in(self, delta: torch.Tensor, problem: AttentionProblem) -> torch.Tensor:
+        """The row sums of dO ∘ O in what preprocess() returned: (batch, num_heads, seq_len_q)."""
+
     def backward(
         self, operands: Operands, output: AttentionOutput, d_out: torch.Tensor, problem: AttentionProblem,
         tiles: BackwardTiles | None, launch: Launcher, delta: torch.Tensor | None = None,

@@ -225,6 +225,10 @@ class Case:
         """What the backward begins with, of the output that is kept; None where it is no step of its own."""
         return self.backward.preprocess(self.tensors.of_backward, self.output, self.tensors.d_out, self.problem, self.launch)
 
+    def delta_in(self, preprocessed: torch.Tensor) -> torch.Tensor:
+        """The row sums of dO ∘ O in what preprocess() returned: (batch, num_heads, seq_len_q)."""
+        return self.backward.row_sums_in(preprocessed, self.problem)
+
     def differentiate(
         self, output: AttentionOutput | None = None, tensors: Tensors | None = None, problem: AttentionProblem | None = None
     ) -> Gradients:

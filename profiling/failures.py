@@ -25,6 +25,7 @@ _STICKY = (
     "uncorrectable ecc",
     "launch timed out",
 )
+_HINT = "Compile with `TORCH_USE_CUDA_DSA`"
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _NO_KERNEL = ("no available kernel", "no valid execution plans", "attention build does not support")
 _COMPILER_ERRORS = {"CompilationError", "PTXASError", "CompileTimeAssertionFailure", "UnsupportedLanguageConstruct"}
@@ -44,7 +45,12 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _says(error: BaseException, words: tuple[str, ...]) -> bool:
-    return any(word in str(link).lower() for link in _chain(error) for word in words)
+    return any(word in _without_hints(str(link)).lower() for link in _chain(error) for word in words)
+
+
+def _without_hints(text: str) -> str:
+    """torch ends every CUDA error with advice on how to build it so that it finds device-side asserts."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith(_HINT))
 
 
 def is_sticky(error: BaseException) -> bool:

@@ -129,7 +129,7 @@ class GpuBench:
 
     def _graph_of(self, case: Case, launches: int) -> tuple[Callable[[], None], Step]:
         """A graph keeps what its launches allocate, beside what torch's cache holds: it must fit twice."""
-        if case.is_autograd and case.request.direction == "backward":
+        if case.is_autograd:
             raise Refused(
                 f"a graph of the backward of {case.request.kernel} is not possible: autograd runs it on its own stream."
             )

@@ -142,7 +142,7 @@ class TimedCases:
         if whole and case.request.direction == "both":
             return Witness.of_step(q, k, (v, inputs_v), d_out, case.seen, case.seen_gradients)
         if part == "preprocess":
-            return Witness.of_delta(d_out, case.seen_delta)
+            return Witness.of_delta(d_out, case.seen_delta, case.delta_in)
         return Witness.of_backward((q, k, inputs_v), d_out, case.seen_gradients)
 
     def _turned_of(self, v: torch.Tensor) -> Turned:

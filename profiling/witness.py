@@ -205,9 +205,9 @@ class Witness:
         return Witness(tuple(Watched(_gradient(name), seen[name], (d_out,)) for name in seen), (d_out,), inputs)
 
     @staticmethod
-    def of_delta(d_out: Turned, seen: Seen) -> Witness:
-        """delta follows dO."""
-        return Witness((Watched(lambda delta: delta, seen, (d_out,)),), (d_out,))
+    def of_delta(d_out: Turned, seen: Seen, found_in: Callable[[object], torch.Tensor]) -> Witness:
+        """delta follows dO; found_in takes it out of what the pre-process returns."""
+        return Witness((Watched(found_in, seen, (d_out,)),), (d_out,))
 
     @staticmethod
     def of_step(

@@ -69,6 +69,13 @@ def test_needs_and_has_are_kept():
     assert (found.needs, found.has, found.unit) == (300_000.0, 232_448.0, "bytes")
 
 
+TORCH_HINTS = (
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+)
+
+
 @pytest.mark.parametrize(
     ("text", "sticky"),
     [
@@ -80,6 +87,8 @@ def test_needs_and_has_are_kept():
         ("Triton Error [CUDA]: invalid argument", False),
         ("CUDA out of memory", False),
         ("PassManager::run failed", False),
+        (f"CUDA error: operation failed due to a previous error during capture\n{TORCH_HINTS}", False),
+        (f"CUDA error: device-side assert triggered\n{TORCH_HINTS}", True),
     ],
 )
 def test_sticky_errors(text, sticky):

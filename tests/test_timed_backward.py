@@ -39,6 +39,9 @@ class OnStream:
         self.stream.launch(DELTA_MS)
         return (d_out.float() * output.out.float()).sum(-1)
 
+    def row_sums_in(self, delta: torch.Tensor, problem) -> torch.Tensor:
+        return delta
+
     def backward(self, operands, output, d_out, problem, tiles, launch, delta=None) -> Gradients:
         delta = self.preprocess(operands, output, d_out, problem, launch) if delta is None else delta
         self.stream.launch(BACKWARD_MS - DELTA_MS)
@@ -51,17 +54,33 @@ class OnStream:
         return Gradients(*(tensor.to(d_out.dtype) for tensor in found))
 
 
+class BesideLse(OnStream):
+    """Its pre-process returns the lse, which follows no sign, beside delta."""
+
+    def preprocess(self, operands, output: AttentionOutput, d_out: torch.Tensor, problem, launch) -> torch.Tensor:
+        return torch.stack([output.lse, super().preprocess(operands, output, d_out, problem, launch)])
+
+    def row_sums_in(self, delta: torch.Tensor, problem) -> torch.Tensor:
+        return delta[1]
+
+    def backward(self, operands, output, d_out, problem, tiles, launch, delta=None) -> Gradients:
+        delta = self.preprocess(operands, output, d_out, problem, launch) if delta is None else delta
+        return super().backward(operands, output, d_out, problem, tiles, launch, delta[1])
+
+
 Cheat = Callable[[Case], None]
 
 
-def prepared(direction: Direction, cheat: Cheat | None = None, autograd: bool = False) -> tuple[Case, FakeStream]:
+def prepared(
+    direction: Direction, cheat: Cheat | None = None, autograd: bool = False, backward: type[OnStream] = OnStream
+) -> tuple[Case, FakeStream]:
     """A case as it is after forward and backward were checked: those were honest, what follows is what a cheat makes."""
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn((1, heads, 24, 16), generator=generator).to(torch.bfloat16) for heads in (2, 1, 1, 2)]
     *inputs, d_out = drawn
     stream, request = FakeStream(), RunRequest(kernel="native", problem=PROBLEM, device="GPU-1", direction=direction)
     case = Case(0, request, entry=VERSIONS["native" if autograd else "v2"])
-    case.backward = backward_autograd if autograd else OnStream(stream)
+    case.backward = backward_autograd if autograd else backward(stream)
     operands = case.backward.prepare(*inputs)
     case.tensors = Tensors(operands, operands, d_out)
 
@@ -145,6 +164,12 @@ def test_a_backward_alone_is_timed_with_its_pre_process_and_without_its_forward(
     assert case.warm.median_ms == pytest.approx(BACKWARD_MS)
     assert case.parts is None
     assert case.latency.outputs_checked == case.latency.n
+
+
+def test_a_pre_process_may_return_more_than_delta() -> None:
+    case = time(*prepared("both", backward=BesideLse))
+    assert bad(case) == set()
+    assert case.parts.preprocess.median_ms == pytest.approx(DELTA_MS)
 
 
 @pytest.mark.parametrize("direction", ["backward", "both"])

@@ -15,7 +15,7 @@ import torch
 
 from kernels import backward_autograd
 from kernels.problem import AttentionProblem, Precision, TileConfig
-from kernels.registry import VERSIONS, Version
+from kernels.registry import VERSIONS, Refused, Version
 from profiling import worker
 from profiling.case import Case, Step
 from profiling.compiler_process import Answer, CompilerProcess, Question
@@ -525,3 +525,11 @@ def test_commit_of_a_checkout(tmp_path):
 def test_job_ids_of_broken_lines():
     assert worker._job_id(json.dumps({"job_id": "x", "more": 1})) == "x"
     assert worker._job_id("[1]") == worker._job_id("nonsense") == "unknown"
+
+
+@pytest.mark.parametrize("direction", ["backward", "both"])
+def test_nothing_that_autograd_runs_is_captured(monkeypatch, tmp_path, direction):
+    bench = GpuInMemory(monkeypatch, tmp_path)
+    case = Case(0, request(kernel="native", device="GPU-1", direction=direction), entry=VERSIONS["native"])
+    with pytest.raises(Refused, match="a graph of the backward of native is not possible"):
+        bench._graph_of(case, 1)

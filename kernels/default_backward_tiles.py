@@ -1,4 +1,8 @@
-"""The tiles each version's backward starts with: they compile without spills and fit. None was searched for on a GPU. Pure.
+"""The tiles each version's backward starts with. Pure.
+
+For Hopper those of v2, v3 and v3-hopper were the fastest of 17 to 20 a head_dim on an H200 (MEASURED.md): 64 × 64 with four warps,
+two or three programs an SM, though ptxas then keeps some addresses in memory. The others fit and compile without spills; no
+GPU has searched for them.
 
 On GPUs without Hopper's products a dK of more columns than rows is split by columns among the warps, so that P and dS go to
 all of them through shared memory: BLOCK_N is head_dim where registers allow it, as BLOCK_M is for dQ.
@@ -19,20 +23,19 @@ _V1: dict[int, dict[int, Tiles]] = {
 # v2 everywhere, v3 where it has no copy engine.
 _DKDV: dict[int, dict[int, Tiles]] = {
     80: {32: (32, 64, 4, 2), 64: (32, 64, 4, 2), 128: (32, 64, 8, 2), 256: (32, 32, 8, 2)},
-    90: {32: (64, 128, 8, 2), 64: (64, 128, 8, 2), 128: (32, 128, 8, 2), 256: (32, 32, 8, 2)},
+    90: {32: (64, 64, 4, 3), 64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (64, 64, 8, 2)},
     100: {32: (64, 64, 8, 2), 64: (64, 64, 8, 2), 128: (32, 32, 8, 2), 256: (32, 32, 8, 2)},
 }
 _DQ: dict[int, dict[int, Tiles]] = {
     80: {32: (64, 64, 4, 2), 64: (64, 64, 4, 2), 128: (128, 32, 8, 2), 256: (32, 32, 8, 2)},
-    90: {32: (128, 64, 8, 2), 64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)},
+    90: {32: (64, 64, 4, 3), 64: (64, 64, 4, 3), 128: (128, 64, 8, 3), 256: (128, 32, 8, 2)},
     100: {32: (128, 64, 8, 2), 64: (128, 64, 8, 2), 128: (128, 64, 8, 2), 256: (64, 32, 8, 2)},
 }
 _V3_DKDV: dict[int, dict[int, Tiles]] = {
-    90: {32: (64, 128, 8, 2), 64: (64, 128, 8, 2), 128: (32, 128, 8, 2), 256: (16, 64, 8, 2)},
+    90: _DKDV[90],
     100: {32: (64, 128, 8, 2), 64: (64, 128, 8, 2), 128: (64, 64, 8, 2), 256: (16, 64, 8, 1)},
 }
-# Without a mask and with one query head a key-value head there are registers for twice as many queries.
-_V3_HOPPER_UNMASKED: Tiles = (64, 128, 8, 2)
+_V3_DQ: dict[int, dict[int, Tiles]] = {90: _DQ[90] | {64: (128, 64, 8, 3)}, 100: _DQ[100]}
 # v3-hopper: by padded head_dim.
 _HOPPER: dict[int, tuple[Tiles, Tiles]] = {64: ((64, 128, 8, 4), (128, 128, 8, 3)), 128: ((64, 128, 8, 3), (128, 128, 8, 2))}
 
@@ -47,11 +50,8 @@ def backward_tiles_to_start_with(module: str, problem: AttentionProblem, arch: A
     if module == "kernels.backward_v1":
         return BackwardTiles(dkdv=_config(_V1[kind][dim]))
     by_copy_engine = module == "kernels.backward_v3" and arch.tma
-    dkdv = (_V3_DKDV if by_copy_engine else _DKDV)[kind][dim]
-    unmasked = not problem.causal and problem.seq_len_q % 64 == 0 and problem.num_heads == problem.num_kv_heads
-    if by_copy_engine and kind == 90 and problem.head_dim == 128 and unmasked:
-        dkdv = _V3_HOPPER_UNMASKED
-    return BackwardTiles(dkdv=_config(dkdv), dq=_config(_DQ[kind][dim]))
+    dkdv, dq = (_V3_DKDV, _V3_DQ) if by_copy_engine and kind in _V3_DKDV else (_DKDV, _DQ)
+    return BackwardTiles(dkdv=_config(dkdv[kind][dim]), dq=_config(dq[kind][dim]))
 
 
 def _config(tiles: Tiles) -> TileConfig:

@@ -1,4 +1,5 @@
-"""Every backward's default tiles, compiled for every supported GPU on a machine that needs none: they fit and do not spill."""
+"""Every backward's default tiles, compiled for every supported GPU on a machine that needs none: they fit and do not spill,
+but for Hopper's, which were chosen by time: there some addresses are kept in memory, and nothing of a tile."""
 
 import pytest
 import torch
@@ -33,18 +34,32 @@ def compiled(
     return launch
 
 
-def reports(*arguments: object, **more: object) -> list[CompileReport]:
-    launch = compiled(*arguments, **more)
+def reports(launch: CompileOnly) -> list[CompileReport]:
     arch = ARCHITECTURES[launch.capability]
     return [report_of(name, one, arch, 0.0) for name, one in launch.compiled.items()]
 
 
-def assert_fits_without_spills(found: list[CompileReport]) -> None:
-    for report in found:
-        assert report.spill_bytes == 0, report
+def assert_fits_without_spills(launch: CompileOnly, chosen_by_time: bool) -> None:
+    for report in reports(launch):
+        if chosen_by_time:
+            assert_nothing_of_a_tile_is_spilled(report.kernel, launch)
+        else:
+            assert report.spill_bytes == 0, report
         assert report.shared_memory_bytes <= report.shared_memory_limit_bytes, report
         assert report.programs_per_sm >= 1, report
         assert report.counts["matrix products"] > 0, f"no matrix units in {report}"
+
+
+def assert_nothing_of_a_tile_is_spilled(name: str, launch: CompileOnly) -> None:
+    """P of a tile alone would be 32 a thread and way, of a loop over whole tiles of 300 to 630 instructions."""
+    found = loops(instructions(launch.compiled[name].asm["cubin"]))
+    body = next(body for body in found if any(text.startswith("HGMMA") for text in body))
+    local = sum(text.startswith(("STL", "LDL")) for text in body)
+    assert local <= 0.02 * len(body), f"{name}: {local} of {len(body)}"
+
+
+def by_time(name: str, capability: int) -> bool:
+    return capability == 90 and name != "v1"
 
 
 # Every version on Hopper and where it is cramped; the long run has every GPU, head_dim and kind of end.
@@ -60,7 +75,7 @@ EVERYWHERE = [
 @pytest.mark.parametrize(("name", "capability", "head_dim"), EVERYWHERE)
 def test_default_tiles_fit_without_spills(name, capability, head_dim):
     """A ragged end, the diagonal and grouped heads together need the most registers."""
-    assert_fits_without_spills(reports(name, capability, head_dim, SEQ_LENS["ragged"]))
+    assert_fits_without_spills(compiled(name, capability, head_dim, SEQ_LENS["ragged"]), by_time(name, capability))
 
 
 @pytest.mark.long
@@ -69,8 +84,8 @@ def test_default_tiles_fit_without_spills(name, capability, head_dim):
 @pytest.mark.parametrize("head_dim", [16, 32, 64, 80, 128, 256])
 @pytest.mark.parametrize(("length", "causal", "num_kv_heads"), [("long", False, 16), ("long", True, 16), ("ragged", True, 4)])
 def test_default_tiles_fit_without_spills_everywhere(name, capability, head_dim, length, causal, num_kv_heads):
-    found = reports(name, capability, head_dim, SEQ_LENS[length], causal=causal, num_kv_heads=num_kv_heads, dtype="fp16")
-    assert_fits_without_spills(found)
+    found = compiled(name, capability, head_dim, SEQ_LENS[length], causal=causal, num_kv_heads=num_kv_heads, dtype="fp16")
+    assert_fits_without_spills(found, by_time(name, capability))
 
 
 def test_on_hopper_p_and_ds_stay_in_registers_and_products_run_back_to_back():
@@ -84,7 +99,6 @@ def test_on_hopper_p_and_ds_stay_in_registers_and_products_run_back_to_back():
 
 
 def test_older_gpus_load_tiles_by_asynchronous_copies():
-    found = reports("v3", 89, 64, SEQ_LENS["long"], causal=False)
-    for report in found:
+    for report in reports(compiled("v3", 89, 64, SEQ_LENS["long"], causal=False)):
         assert report.counts["asynchronous copies by address"] > 0
         assert "tile copies by the copy engine" not in report.counts

@@ -8,6 +8,7 @@ may have been no fault of its own; one that hangs gets none.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import Literal
 
 from profiling.job_queue import JobView
 from profiling.lane import NEVER_READY
+from profiling.ray_runner import RayRunner
 from profiling.records import INTERPRETER, Effort, JobError, Measurement
 from profiling.runner import Runner
 from profiling.store import StoreProblem
@@ -30,6 +32,7 @@ from profiling.sweep_search import choose, left_of
 
 CELLS_A_JOB = 8
 MOST_IN_A_JOB = 16
+"""On a cluster each job starts a worker of its own, so that a grid's jobs there are as large as may be."""
 MOST_CRASHES = 3
 PAUSED = "Paused."
 _MOST_UNREADY = 5
@@ -52,10 +55,11 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True)
 class _Flight:
-    """A job under way."""
+    """A job under way. device: that it was submitted for."""
 
     cells: tuple[SweepCell, ...]
     effort: Effort
+    device: str
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -66,7 +70,8 @@ class SweepRun:
     """A sweep being run. run() blocks until it is over, paused or cannot go on; the rest may be called from any thread.
 
     keep: see Keep. owner: whose jobs these are, on the queue. jobs: how many are under way at once, None for two a device.
-    cells_a_job: None for 8, and in the interpreter, where nothing is timed in rounds, 1.
+    cells_a_job: None for 8, for 16 of a grid on a cluster, for 1 in the interpreter, where nothing is timed in rounds; never
+    more than a device's share of all.
     """
 
     def __init__(
@@ -81,7 +86,8 @@ class SweepRun:
         self._plan, self._cells = sweep.plan, {cell.key: cell for cell in sweep.cells}
         self._is_interpreted = sweep.plan.devices[0] == INTERPRETER
         self._jobs = jobs or 2 * len(self._plan.devices)
-        self._cells_a_job = cells_a_job or (1 if self._is_interpreted else CELLS_A_JOB)
+        is_costly = isinstance(runner, RayRunner) and sweep.plan.budget is None  # a search learns from each job
+        self._cells_a_job = cells_a_job or (1 if self._is_interpreted else MOST_IN_A_JOB if is_costly else CELLS_A_JOB)
         self._outcomes = {one.key: one for one in sweep.outcomes}
         self._series = {series: [cell for cell, _ in sweep.of(series)] for series in self._plan.series}
         self._lock = threading.Lock()
@@ -96,7 +102,6 @@ class SweepRun:
         self._alone: deque[SweepCell] = deque()
         self._crashes, self._unready = Counter[str](), 0
         self._groups_tried = Counter[tuple[str, ...]]()
-        self._submitted = 0
         self._beaten = time.monotonic()
         self._seconds: dict[tuple[object, Effort], list[float]] = {}
 
@@ -179,6 +184,8 @@ class SweepRun:
 
     def _screen(self) -> None:
         self._enter("screening")
+        share = math.ceil(self._cells_left() / len(self._plan.devices))
+        self._cells_a_job = max(1, min(self._cells_a_job, share))
         while True:
             while len(self._flights) < self._jobs and not self._is_asked() and (batch := self._next_batch()):
                 self._submit(batch, "screening")
@@ -256,12 +263,13 @@ class SweepRun:
     # Jobs
 
     def _submit(self, cells: tuple[SweepCell, ...], effort: Effort) -> None:
-        device = self._plan.devices[self._submitted % len(self._plan.devices)]
+        # In turn would leave a fast device idle: in the end all that is under way would wait for the slow one.
+        busy = Counter(flight.device for flight in self._flights.values())
+        device = min(self._plan.devices, key=lambda one: busy[one])
         requests = [cell.request.model_copy(update={"device": device}) for cell in cells]
         job_id = self._runner.submit(requests, self._sweep.owner, effort)
-        self._submitted += 1
         with self._lock:
-            self._flights[job_id] = _Flight(cells, effort)
+            self._flights[job_id] = _Flight(cells, effort, device)
 
     def _collect(self, take: Callable[[_Flight, JobView], list[CellOutcome]]) -> None:
         """Wait a moment, then take what is finished, oldest job first; where the sweep is to stop, call back the rest."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from profiling.job_queue import JobQueue
 from profiling.lane import Limits
 from profiling.sweep_ranking import ranking, rankings
 from profiling.sweep_record import Sweep, SweepPlan, problems_of
-from profiling.sweep_run import CELLS_A_JOB, PAUSED, SweepRun
+from profiling.sweep_run import CELLS_A_JOB, MOST_IN_A_JOB, PAUSED, SweepRun
 from profiling.sweep_runner import Sweeps, planned
 from tests import fake_sweep_worker as fake
 from tests import records_for_tests as records
@@ -262,6 +265,38 @@ def test_two_gpus_of_one_model_share_the_cells_and_two_models_are_refused(queue)
         planned(plan(devices=both), (fake.device(), unlike), "me")
     with pytest.raises(ValueError, match="device = GPU-0 is not here"):
         planned(plan(devices=("GPU-0",)), (fake.device(),), "me")
+
+
+def test_a_device_that_is_slower_gets_fewer_cells_and_no_other_waits_for_it(tmp_path) -> None:
+    slow, fast = fake.device("GPU-11110000-0000-0000-0000-000000000000"), fake.device()
+    usual = fake.command(tmp_path)
+    opened = JobQueue(
+        devices=lambda: (slow, fast),
+        command=lambda id: (*(("env", "INVENTED_CELL_S=2") if id == slow.id else ()), *usual(id)),
+    )
+    with contextlib.closing(opened):
+        found, _ = swept(opened, plan(devices=(slow.id, fast.id), finalists=0), cells_a_job=1)
+    by_device = Counter(one.measurement.environment.device.id for one in found.outcomes)
+    assert sum(by_device.values()) == len(found.cells) >= 12
+    assert 1 <= by_device[slow.id] <= 3, "two were under way there, and a third when the first had ended"
+
+
+def test_a_grid_s_jobs_are_larger_on_a_cluster_and_every_device_has_its_share(queue, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("profiling.sweep_run.RayRunner", JobQueue)
+    wide = {"block_m": (32, 64, 128), "finalists": 0}
+    both = (fake.device(), fake.device("GPU-11110000-0000-0000-0000-000000000000"))
+
+    def sizes(**asked: object) -> list[int]:
+        (tmp_path / "log").unlink(missing_ok=True)
+        swept(queue(devices=both), plan(**wide, **asked))
+        return sorted(len(cells) for _, cells in jobs(tmp_path))
+
+    one = sizes()
+    assert (one[-1], len(one)) == (MOST_IN_A_JOB, math.ceil(sum(one) / MOST_IN_A_JOB))
+    two = sizes(devices=tuple(device.id for device in both))
+    assert sum(two) == sum(one) < 2 * MOST_IN_A_JOB
+    assert two == [sum(two) // 2, math.ceil(sum(two) / 2)]
+    assert sizes(budget=12)[-1] <= CELLS_A_JOB
 
 
 def test_several_versions_meet_the_same_rounds(queue, tmp_path) -> None:

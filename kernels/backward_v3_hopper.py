@@ -5,8 +5,14 @@ one keeps dk and dv of 64 keys a warpgroup and passes over the queries, one keep
 That is seven products where five would do; but each warpgroup hands P and dS on in registers, and writes its gradients once.
 
 dk and dv: Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, so that Pᵀ and dSᵀ are the left operands of dv += Pᵀ dO and dk += dSᵀ Q as they stand.
+A program is one warpgroup that loads for itself, two on an SM (three where head_dim is at most 64): one's exponentials run
+under the others' products. Two warpgroups of one program, which free their buffers together, were slower. The scores of the
+next tile are begun behind the last product of this one, and are there when its turn comes.
 
-Not offered yet: it is compiled and read, and has not run. Until it has, kernels.registry gives v3-hopper the backward of v3.
+dq: three warpgroups of 64 queries, and a warp that loads each tile of keys for all of them. The matrix units have work enough
+from three: beginning the next scores early made them slower.
+
+All this was measured on an H200 (MEASURED.md). Where head_dim is at most 64, v3's kernel for dq is faster than this one.
 """
 
 from __future__ import annotations
@@ -23,16 +29,25 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.hopper import REGISTERS, arrive, descriptor, end_basic_block, sync
 from kernels.kernel import AttentionOutput, Gradients, Launcher, Operands
 from kernels.problem import AttentionProblem, BackwardTiles, TileConfig
 from kernels.tiles import LN_2, LOG2_E
 
-# Named barriers: kernels.hopper says which are free. One for each buffer of the ring.
-_FREE = gl.constexpr(8)
-# Queries of a tile of the kernel for dk and dv, and of a block of what the pre-pass writes.
+# Of a tile, of a warpgroup, and of a block of what the pre-pass writes.
 _QUERIES = gl.constexpr(64)
+_KEYS = gl.constexpr(64)
+# Warpgroups of a program for dq, and the registers a thread of them and of the producer.
+_GROUPS = gl.constexpr(3)
+_CONSUMER_REGISTERS, _PRODUCER_REGISTERS = map(gl.constexpr, REGISTERS[_GROUPS.value])
+# Of the scores, and of a number for each of their rows and columns.
+_SCORES = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
+_OF_ROWS = gl.constexpr(gl.SliceLayout(1, _SCORES.value))
+_OF_COLUMNS = gl.constexpr(gl.SliceLayout(0, _SCORES.value))
+# Named barriers: kernels.hopper says which are free. For dq one for each buffer of the ring.
+_FREE = gl.constexpr(8)
 
 
 # The pre-pass
@@ -61,14 +76,21 @@ def backward_v3_hopper_rows(out_ptr, d_out_ptr, lse_ptr, rows_ptr, seq_len_q, HE
 
 
 @gluon.jit
-def _issue(a, b, zero):
-    """a bᵀ, begun; b is a buffer."""
+def _issue(a, b):
+    """a bᵀ, begun; a and b are buffers of 64 rows."""
+    zero = gl.zeros([64, 64], gl.float32, _SCORES)
     return warpgroup_mma(a, b.permute((1, 0)), zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
+def _read(buffer, layout: gl.constexpr):
+    """A number for each query."""
+    return buffer._reinterpret(gl.float32, [_QUERIES], gl.SwizzledSharedLayout(1, 1, 1, order=[0])).load(layout)
+
+
+@gluon.jit
 def _store(target, acc, head, first_row, buffer, DIM: gl.constexpr):
-    """64 rows through a buffer that nobody reads any more; waits until they have left it."""
+    """64 rows through a buffer that nobody reads any more; tma.store_wait() waits until they have left it."""
     buffer.reshape([64, DIM]).store(acc.to(buffer.dtype))
     fence_async_shared()
     tma.async_copy_shared_to_global(target, [head, first_row, 0], buffer)
@@ -78,122 +100,129 @@ def _store(target, acc, head, first_row, buffer, DIM: gl.constexpr):
 
 
 @gluon.jit
-def _produce_queries(
-    q_source, k_source, v_source, d_out_source, facts, shared, GROUPS: gl.constexpr, STAGES: gl.constexpr, SHARING: gl.constexpr
-):
-    k_s, v_s, q_s, d_out_s, kv_full, q_full, d_out_full = shared
-    kv_head, first_key, first_tile, num_tiles = facts[0], facts[1], facts[2], facts[3]
-    THREADS: gl.constexpr = 128 * GROUPS + 32
-    mbarrier.expect(kv_full, GROUPS * (k_source.block_type.nbytes + v_source.block_type.nbytes))
-    for group in gl.static_range(GROUPS):
-        place = [kv_head, first_key + group * 64, 0]
-        tma.async_copy_global_to_shared(k_source, place, kv_full, k_s.index(group))
-        tma.async_copy_global_to_shared(v_source, place, kv_full, v_s.index(group))
-    fill = 0
-    for shared_head in range(SHARING):
-        head = kv_head * SHARING + shared_head
-        for tile in range(first_tile, num_tiles):
-            stage = fill % STAGES
-            if fill >= STAGES:
-                sync(_FREE + stage, THREADS)
-            place = [head, tile * _QUERIES, 0]
-            mbarrier.expect(q_full.index(stage), q_source.block_type.nbytes)
-            tma.async_copy_global_to_shared(q_source, place, q_full.index(stage), q_s.index(stage))
-            mbarrier.expect(d_out_full.index(stage), d_out_source.block_type.nbytes)
-            tma.async_copy_global_to_shared(d_out_source, place, d_out_full.index(stage), d_out_s.index(stage))
-            fill += 1
+def _load_keys_once(k_source, v_source, kv_head, first_key, k_s, v_s, kv_full):
+    mbarrier.expect(kv_full, k_source.block_type.nbytes + v_source.block_type.nbytes)
+    tma.async_copy_global_to_shared(k_source, [kv_head, first_key, 0], kv_full, k_s)
+    tma.async_copy_global_to_shared(v_source, [kv_head, first_key, 0], kv_full, v_s)
 
 
 @gluon.jit
-def _of_columns(ptr, x):
-    """One number a column of x."""
-    return gl.load(ptr + gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout)))[None, :]
+def _load_queries(sources, facts, shared, fill, STAGES: gl.constexpr, SHARING: gl.constexpr):
+    """Ask for Q, dO and the rows' numbers of tile `fill`, unless there is none."""
+    q_source, d_out_source, rows_source = sources
+    q_s, d_out_s, log2_sum_s, delta_s, _kv_full, q_full, d_out_full = shared
+    kv_head, first_tile, tiles_a_head, num_fills = facts
+    head, tile = kv_head, first_tile + fill
+    if SHARING > 1:
+        head = kv_head * SHARING + fill // tiles_a_head
+        tile = first_tile + fill % tiles_a_head
+    stage = fill % STAGES
+    there = fill < num_fills
+    q_ready, d_out_ready = q_full.index(stage), d_out_full.index(stage)
+    place = [head, tile * _QUERIES, 0]
+    mbarrier.expect(q_ready, q_source.block_type.nbytes + rows_source.block_type.nbytes, pred=there)
+    tma.async_copy_global_to_shared(q_source, place, q_ready, q_s.index(stage), pred=there)
+    tma.async_copy_global_to_shared(rows_source, [head, tile, 0, 0], q_ready, log2_sum_s.index(stage), pred=there)
+    mbarrier.expect(d_out_ready, d_out_source.block_type.nbytes + rows_source.block_type.nbytes, pred=there)
+    tma.async_copy_global_to_shared(d_out_source, place, d_out_ready, d_out_s.index(stage), pred=there)
+    tma.async_copy_global_to_shared(rows_source, [head, tile, 1, 0], d_out_ready, delta_s.index(stage), pred=there)
+
+
+@gluon.jit
+def _wait_for(full, fill, num_fills, STAGES: gl.constexpr):
+    """Until tile `fill` is there, if there is one."""
+    mbarrier.wait(full.index(fill % STAGES), (fill // STAGES) & 1, pred=fill < num_fills)
 
 
 @gluon.jit
 def _step_queries(
-    k, v, shared, zero, dk, dv, rows_ptr, qk_scale, hidden_before, fill,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr, DIM: gl.constexpr, MASKED: gl.constexpr,
+    k, v, sources, facts, shared, s, dk, dv, qk_scale, hidden_before, fill,
+    STAGES: gl.constexpr, SHARING: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """One tile of queries: its exponentials run under dPᵀ, dS under Pᵀ dO. Nothing is in flight at its end.
+    """One tile of queries: its exponentials run under dPᵀ, dS under Pᵀ dO. Sᵀ of the next tile is begun before its end.
 
     hidden_before: with MASKED, for each key the first query of the tile that sees it.
     """
-    q_s, d_out_s, q_full, d_out_full = shared[2], shared[3], shared[5], shared[6]
+    q_s, d_out_s, log2_sum_s, delta_s, kv_full, q_full, d_out_full = shared
+    num_fills = facts[3]
+    DIM: gl.constexpr = dk.shape[1]
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=dk.type.layout, k_width=2)
     stage = fill % STAGES
-    q = q_s.index(stage).reshape([_QUERIES, DIM])
-    d_out = d_out_s.index(stage).reshape([_QUERIES, DIM])
-    mbarrier.wait(q_full.index(stage), (fill // STAGES) & 1)
-    s = _issue(k, q, zero)
+    q, d_out = q_s.index(stage).reshape([_QUERIES, DIM]), d_out_s.index(stage).reshape([_QUERIES, DIM])
     mbarrier.wait(d_out_full.index(stage), (fill // STAGES) & 1)
-    dp = _issue(v, d_out, zero)
-    log2_sum = _of_columns(rows_ptr, zero)
-    s = warpgroup_mma_wait(1, deps=[s])
-    p = gl.exp2(s * qk_scale - log2_sum)
+    dp = _issue(v, d_out)
+    # A branch that no load may pass: so all of dPᵀ is issued before the exponentials. Of two tiles the next is not there yet.
+    if STAGES == 2:
+        mbarrier.wait(kv_full, 0)
+    else:
+        _wait_for(q_full, fill + 1, num_fills, STAGES)
+    p = gl.exp2(s * qk_scale - _read(log2_sum_s.index(stage), _OF_COLUMNS)[None, :])
     if MASKED:
-        queries = gl.arange(0, _QUERIES, gl.SliceLayout(0, zero.type.layout))
+        queries = gl.arange(0, _QUERIES, _OF_COLUMNS)
         p = gl.where(queries[None, :] >= hidden_before[:, None], p, 0.0)
-    p16 = gl.convert_layout(p.to(q_s.dtype), P_LAYOUT)
+    p16 = gl.convert_layout(p.to(q.dtype), P_LAYOUT)
     dv = warpgroup_mma(p16, d_out, dv, is_async=True)
-    delta = _of_columns(rows_ptr + _QUERIES, zero)
-    dp = warpgroup_mma_wait(1, deps=[dp])
-    ds16 = gl.convert_layout((p * (dp - delta)).to(q_s.dtype), P_LAYOUT)
+    if DIM <= 64:
+        # Three programs an SM have no registers for delta or dSᵀ until Pᵀ has left its own.
+        dp, dv, p16 = warpgroup_mma_wait(0, deps=[dp, dv, p16])
+        delta = _read(delta_s.index(stage), _OF_COLUMNS)[None, :]
+    else:
+        delta = _read(delta_s.index(stage), _OF_COLUMNS)[None, :]
+        dp = warpgroup_mma_wait(1, deps=[dp])
+    ds16 = gl.convert_layout((p * (dp - delta)).to(q.dtype), P_LAYOUT)
     dk = warpgroup_mma(ds16, q, dk, is_async=True)
-    dk, dv, p16, ds16 = warpgroup_mma_wait(0, deps=[dk, dv, p16, ds16])
-    arrive(_FREE + stage, 128 * GROUPS + 32)
-    return dk, dv, rows_ptr + 2 * _QUERIES, fill + 1
+    if STAGES == 2:
+        _wait_for(q_full, fill + 1, num_fills, STAGES)
+    # Past the last tile with whatever lies there, for nobody.
+    s = _issue(k, q_s.index((fill + 1) % STAGES).reshape([_QUERIES, DIM]))
+    dk, dv, p16, ds16 = warpgroup_mma_wait(1, deps=[dk, dv, p16, ds16])
+    sync(_FREE, 128)
+    _load_queries(sources, facts, shared, fill + STAGES, STAGES, SHARING)
+    s = warpgroup_mma_wait(0, deps=[s])
+    return s, dk, dv, fill + 1
 
 
 @gluon.jit
-def _consume_queries(
-    dk_target, dv_target, facts, shared, rows, GROUP: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-    DIM: gl.constexpr, SHARING: gl.constexpr, CAUSAL: gl.constexpr,
+def _pass_over_queries(
+    k, v, sources, facts, shared, qk_scale, num_masked, hidden_before,
+    STAGES: gl.constexpr, SHARING: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """dk and dv of 64 keys."""
-    k_s, v_s, kv_full = shared[0], shared[1], shared[4]
-    rows_ptr, qk_scale, sm_scale = rows[0], rows[1], rows[2]
-    kv_head, first_key, first_tile, num_tiles, num_masked, offset = facts
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _QUERIES, 16])
+    """dk / sm_scale and dv. hidden_before: for each key the first query that sees it, counted from the first tile."""
+    q_s, q_full = shared[0], shared[5]
+    tiles_a_head, num_fills = facts[2], facts[3]
+    DIM: gl.constexpr = k.shape[1]
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
-    zero = gl.zeros([64, _QUERIES], gl.float32, S_LAYOUT)
-    dk = gl.zeros([64, DIM], gl.float32, D_LAYOUT)
-    dv = gl.zeros([64, DIM], gl.float32, D_LAYOUT)
-    first_key += GROUP * 64
-    keys = first_key - offset - first_tile * _QUERIES + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-    k, v = k_s.index(GROUP).reshape([64, DIM]), v_s.index(GROUP).reshape([64, DIM])
-    mbarrier.wait(kv_full, 0)
+    dk = gl.zeros([_KEYS, DIM], gl.float32, D_LAYOUT)
+    dv = gl.zeros([_KEYS, DIM], gl.float32, D_LAYOUT)
+    _wait_for(q_full, 0, num_fills, STAGES)
+    s = warpgroup_mma_wait(0, deps=[_issue(k, q_s.index(0).reshape([_QUERIES, DIM]))])
     fill = 0
-    for shared_head in range(SHARING):
-        of_head = rows_ptr + ((kv_head * SHARING + shared_head).to(gl.int64) * num_tiles + first_tile) * (2 * _QUERIES)
+    for _head in range(SHARING):
         if CAUSAL:
-            hidden_before = keys
-            for _ in range(num_masked):
-                dk, dv, of_head, fill = _step_queries(
-                    k, v, shared, zero, dk, dv, of_head, qk_scale, hidden_before, fill, GROUPS, STAGES, DIM, True
-                )
-                hidden_before -= _QUERIES
-        for _ in range(first_tile + num_masked, num_tiles):
-            dk, dv, of_head, fill = _step_queries(
-                k, v, shared, zero, dk, dv, of_head, qk_scale, keys, fill, GROUPS, STAGES, DIM, False
+            for masked in range(num_masked):
+                s, dk, dv, fill = _step_queries(
+                    k, v, sources, facts, shared, s, dk, dv, qk_scale, hidden_before - masked * _QUERIES, fill,
+                    STAGES, SHARING, True,
+                )  # fmt: skip
+        for _ in range(num_masked, tiles_a_head):
+            s, dk, dv, fill = _step_queries(
+                k, v, sources, facts, shared, s, dk, dv, qk_scale, hidden_before, fill, STAGES, SHARING, False
             )
-    # K and V of this warpgroup are read by nobody else.
-    _store(dv_target, dv, kv_head, first_key, v_s.index(GROUP), DIM)
-    _store(dk_target, dk * sm_scale, kv_head, first_key, k_s.index(GROUP), DIM)
-    tma.store_wait(0)
+    return dk, dv
 
 
 @gluon.jit(do_not_specialize=("seq_len_q", "seq_len_kv"))
 def backward_v3_hopper_dkdv(
-    q_source, k_source, v_source, d_out_source, dk_target, dv_target, rows_ptr, qk_scale, sm_scale,
+    q_source, k_source, v_source, d_out_source, rows_source, dk_target, dv_target, qk_scale, sm_scale,
     seq_len_q, seq_len_kv,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr, DIM: gl.constexpr, SHARING: gl.constexpr, CAUSAL: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    STAGES: gl.constexpr, DIM: gl.constexpr, SHARING: gl.constexpr, CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    k_s = gl.allocate_shared_memory(k_source.dtype, [GROUPS, 1, 64, DIM], k_source.layout)
-    v_s = gl.allocate_shared_memory(v_source.dtype, [GROUPS, 1, 64, DIM], v_source.layout)
+    k_s = gl.allocate_shared_memory(k_source.dtype, [1, _KEYS, DIM], k_source.layout)
+    v_s = gl.allocate_shared_memory(v_source.dtype, [1, _KEYS, DIM], v_source.layout)
     q_s = gl.allocate_shared_memory(q_source.dtype, [STAGES, 1, _QUERIES, DIM], q_source.layout)
     d_out_s = gl.allocate_shared_memory(d_out_source.dtype, [STAGES, 1, _QUERIES, DIM], d_out_source.layout)
+    log2_sum_s = gl.allocate_shared_memory(gl.float32, [STAGES, 1, 1, 1, _QUERIES], rows_source.layout)
+    delta_s = gl.allocate_shared_memory(gl.float32, [STAGES, 1, 1, 1, _QUERIES], rows_source.layout)
     kv_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     d_out_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -201,68 +230,65 @@ def backward_v3_hopper_dkdv(
     for stage in gl.static_range(STAGES):
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(d_out_full.index(stage), count=1)
-    blocks = gl.cdiv(seq_len_kv, 64 * GROUPS)
+    blocks = gl.cdiv(seq_len_kv, _KEYS)
     kv_head = gl.program_id(0) // blocks
     # The first keys are seen by most queries, and start first.
-    first_key = gl.program_id(0) % blocks * (64 * GROUPS)
-    offset = seq_len_kv - seq_len_q
+    first_key = gl.program_id(0) % blocks * _KEYS
     num_tiles = gl.cdiv(seq_len_q, _QUERIES)
     first_tile, num_masked = 0, 0
+    # The query from which on the first key is seen.
+    seen_from = first_key - (seq_len_kv - seq_len_q)
     if CAUSAL:
-        first_tile = gl.minimum(gl.maximum(first_key - offset, 0) // _QUERIES, num_tiles)
-        whole = gl.cdiv(gl.maximum(first_key + 64 * GROUPS - 1 - offset, 0), _QUERIES)
-        num_masked = gl.minimum(whole, num_tiles) - first_tile
-    facts = (kv_head, first_key, first_tile, num_tiles, num_masked, offset)
-    shared = (k_s, v_s, q_s, d_out_s, kv_full, q_full, d_out_full)
-    rows = (rows_ptr, qk_scale, sm_scale, seq_len_q)
-    if GROUPS == 2:
-        gl.warp_specialize(
-            [
-                (_consume_queries,
-                 (dk_target, dv_target, facts, shared, rows, 0, GROUPS, STAGES, DIM, SHARING, CAUSAL)),
-                (_consume_queries,
-                 (dk_target, dv_target, facts, shared, rows, 1, GROUPS, STAGES, DIM, SHARING, CAUSAL)),
-                (_produce_queries, (q_source, k_source, v_source, d_out_source, facts, shared, GROUPS, STAGES, SHARING)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (_consume_queries,
-                 (dk_target, dv_target, facts, shared, rows, 0, GROUPS, STAGES, DIM, SHARING, CAUSAL)),
-                (_consume_queries,
-                 (dk_target, dv_target, facts, shared, rows, 1, GROUPS, STAGES, DIM, SHARING, CAUSAL)),
-                (_consume_queries,
-                 (dk_target, dv_target, facts, shared, rows, 2, GROUPS, STAGES, DIM, SHARING, CAUSAL)),
-                (_produce_queries, (q_source, k_source, v_source, d_out_source, facts, shared, GROUPS, STAGES, SHARING)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )  # fmt: skip
+        first_tile = gl.minimum(gl.maximum(seen_from, 0) // _QUERIES, num_tiles)
+        num_masked = gl.minimum(gl.cdiv(gl.maximum(seen_from + _KEYS - 1, 0), _QUERIES), num_tiles) - first_tile
+    tiles_a_head = num_tiles - first_tile
+    facts = (kv_head, first_tile, tiles_a_head, SHARING * tiles_a_head)
+    shared = (q_s, d_out_s, log2_sum_s, delta_s, kv_full, q_full, d_out_full)
+    sources = (q_source, d_out_source, rows_source)
+    _load_keys_once(k_source, v_source, kv_head, first_key, k_s, v_s, kv_full)
+    for fill in range(STAGES):
+        _load_queries(sources, facts, shared, fill, STAGES, SHARING)
+    hidden_before = seen_from - first_tile * _QUERIES + gl.arange(0, _KEYS, _OF_ROWS)
+    mbarrier.wait(kv_full, 0)
+    k, v = k_s.reshape([_KEYS, DIM]), v_s.reshape([_KEYS, DIM])
+    dk, dv = _pass_over_queries(
+        k, v, sources, facts, shared, qk_scale, num_masked, hidden_before, STAGES, SHARING, CAUSAL
+    )  # fmt: skip
+    _store(dv_target, dv, kv_head, first_key, v_s, DIM)
+    _store(dk_target, dk * sm_scale, kv_head, first_key, k_s, DIM)
+    tma.store_wait(0)
 
 
 # dq
 
 
 @gluon.jit
-def _produce_keys(q_source, k_source, v_source, d_out_source, facts, shared, GROUPS: gl.constexpr, STAGES: gl.constexpr):
-    q_s, d_out_s, k_s, v_s, rows_full, k_full, v_full = shared
-    head, kv_head, first_row, num_tiles = facts[0], facts[1], facts[2], facts[3]
-    BLOCK_N: gl.constexpr = k_source.block_type.shape[1]
-    THREADS: gl.constexpr = 128 * GROUPS + 32
-    for group in gl.static_range(GROUPS):
-        place = [head, first_row + group * 64, 0]
-        mbarrier.expect(rows_full.index(group), q_source.block_type.nbytes + d_out_source.block_type.nbytes)
-        tma.async_copy_global_to_shared(q_source, place, rows_full.index(group), q_s.index(group))
-        tma.async_copy_global_to_shared(d_out_source, place, rows_full.index(group), d_out_s.index(group))
+def _load_rows_once(sources, facts, shared):
+    q_source, _k_source, _v_source, d_out_source, rows_source = sources
+    q_s, d_out_s, _k_s, _v_s, log2_sum_s, delta_s, rows_full, _k_full, _v_full = shared
+    BYTES: gl.constexpr = q_source.block_type.nbytes + d_out_source.block_type.nbytes + 2 * rows_source.block_type.nbytes
+    for group in gl.static_range(_GROUPS):
+        head, row = facts[0], facts[2] + group * _QUERIES
+        full = rows_full.index(group)
+        mbarrier.expect(full, BYTES)
+        tma.async_copy_global_to_shared(q_source, [head, row, 0], full, q_s.index(group))
+        tma.async_copy_global_to_shared(d_out_source, [head, row, 0], full, d_out_s.index(group))
+        tma.async_copy_global_to_shared(rows_source, [head, row // _QUERIES, 0, 0], full, log2_sum_s.index(group))
+        tma.async_copy_global_to_shared(rows_source, [head, row // _QUERIES, 1, 0], full, delta_s.index(group))
+
+
+@gluon.jit
+def _produce_keys(sources, facts, shared, STAGES: gl.constexpr):
+    _q_source, k_source, v_source, _d_out_source, _rows_source = sources
+    _q_s, _d_out_s, k_s, v_s, _log2_sum_s, _delta_s, _rows_full, k_full, v_full = shared
+    kv_head, num_tiles = facts[1], facts[3]
+    _load_rows_once(sources, facts, shared)
     for fill in range(num_tiles):
         stage = fill % STAGES
         if fill >= STAGES:
-            sync(_FREE + stage, THREADS)
+            sync(_FREE + stage, 128 * _GROUPS + 32)
         # Last keys first: so the tiles that need a mask come before the loop that has none.
-        place = [kv_head, (num_tiles - 1 - fill) * BLOCK_N, 0]
+        place = [kv_head, (num_tiles - 1 - fill) * _KEYS, 0]
         mbarrier.expect(k_full.index(stage), k_source.block_type.nbytes)
         tma.async_copy_global_to_shared(k_source, place, k_full.index(stage), k_s.index(stage))
         mbarrier.expect(v_full.index(stage), v_source.block_type.nbytes)
@@ -271,95 +297,85 @@ def _produce_keys(q_source, k_source, v_source, d_out_source, facts, shared, GRO
 
 @gluon.jit
 def _step_keys(
-    q, d_out, shared, zero, dq, log2_sum, delta, qk_scale, last_seen, fill,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr, DIM: gl.constexpr, MASKED: gl.constexpr,
+    q, d_out, shared, dq, qk_scale, last_seen, fill,
+    GROUP: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """One tile of keys: its exponentials run under dP. Nothing is in flight at its end.
-
-    last_seen: with MASKED, for each query the last key of the tile that it sees.
-    """
-    k_s, v_s, k_full, v_full = shared[2], shared[3], shared[5], shared[6]
-    BLOCK_N: gl.constexpr = zero.shape[1]
+    """One tile of keys: its exponentials run under dP. last_seen: with MASKED, for each query the last key that it sees."""
+    _q_s, _d_out_s, k_s, v_s, log2_sum_s, delta_s, _rows_full, k_full, v_full = shared
+    DIM: gl.constexpr = dq.shape[1]
     DS_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=dq.type.layout, k_width=2)
-    stage = fill % STAGES
-    k = k_s.index(stage).reshape([BLOCK_N, DIM])
-    mbarrier.wait(k_full.index(stage), (fill // STAGES) & 1)
-    s = _issue(q, k, zero)
-    mbarrier.wait(v_full.index(stage), (fill // STAGES) & 1)
-    dp = _issue(d_out, v_s.index(stage).reshape([BLOCK_N, DIM]), zero)
+    stage, phase = fill % STAGES, (fill // STAGES) & 1
+    k, v = k_s.index(stage).reshape([_KEYS, DIM]), v_s.index(stage).reshape([_KEYS, DIM])
+    mbarrier.wait(k_full.index(stage), phase)
+    s = _issue(q, k)
+    mbarrier.wait(v_full.index(stage), phase)
+    dp = _issue(d_out, v)
+    log2_sum = _read(log2_sum_s.index(GROUP), _OF_ROWS)[:, None]
+    delta = _read(delta_s.index(GROUP), _OF_ROWS)[:, None]
     s = warpgroup_mma_wait(1, deps=[s])
-    p = gl.exp2(s * qk_scale - log2_sum[:, None])
+    p = gl.exp2(s * qk_scale - log2_sum)
     if MASKED:
-        keys = gl.arange(0, BLOCK_N, gl.SliceLayout(0, zero.type.layout))
+        keys = gl.arange(0, _KEYS, _OF_COLUMNS)
         p = gl.where(keys[None, :] <= last_seen[:, None], p, 0.0)
     end_basic_block(p, 32)
     dp = warpgroup_mma_wait(0, deps=[dp])
-    ds16 = gl.convert_layout((p * (dp - delta[:, None])).to(k_s.dtype), DS_LAYOUT)
+    ds16 = gl.convert_layout((p * (dp - delta)).to(k.dtype), DS_LAYOUT)
     dq = warpgroup_mma(ds16, k, dq, is_async=True)
     dq, ds16 = warpgroup_mma_wait(0, deps=[dq, ds16])
-    arrive(_FREE + stage, 128 * GROUPS + 32)
+    arrive(_FREE + stage, 128 * _GROUPS + 32)
     return dq
 
 
 @gluon.jit
 def _consume_keys(
-    dq_target, facts, shared, rows, GROUP: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
-    BLOCK_N: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
+    target, facts, shared, qk_scale, sm_scale, GROUP: gl.constexpr, STAGES: gl.constexpr, DIM: gl.constexpr,
+    CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
 ):  # fmt: skip
     """dq of 64 queries."""
-    q_s, d_out_s, rows_full = shared[0], shared[1], shared[4]
-    rows_ptr, qk_scale, sm_scale, seq_len_q = rows
+    q_s, d_out_s, rows_full = shared[0], shared[1], shared[6]
     head, _kv_head, first_row, num_tiles, num_unmasked, seq_len_kv, offset = facts
-    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, DIM, 16])
-    zero = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
-    dq = gl.zeros([64, DIM], gl.float32, D_LAYOUT)
-    first_row += GROUP * 64
-    row = first_row + gl.arange(0, 64, gl.SliceLayout(1, S_LAYOUT))
-    blocks = gl.cdiv(seq_len_q, _QUERIES)
-    place = rows_ptr + (head.to(gl.int64) * blocks + row // _QUERIES) * (2 * _QUERIES) + row % _QUERIES
-    log2_sum = gl.load(place, mask=row < seq_len_q, other=float("inf"))
-    delta = gl.load(place + _QUERIES, mask=row < seq_len_q, other=0.0)
-    first_key = (num_tiles - 1) * BLOCK_N
-    last_seen = gl.full([64], seq_len_kv - 1 - first_key, gl.int32, gl.SliceLayout(1, S_LAYOUT))
+    dq = gl.zeros([_QUERIES, DIM], gl.float32, D_LAYOUT)
+    first_row += GROUP * _QUERIES
+    first_key = (num_tiles - 1) * _KEYS
+    last_seen = gl.full([_QUERIES], seq_len_kv - 1 - first_key, gl.int32, _OF_ROWS)
     if CAUSAL:
-        last_seen = gl.minimum(last_seen, row + (offset - first_key))
-    q, d_out = q_s.index(GROUP).reshape([64, DIM]), d_out_s.index(GROUP).reshape([64, DIM])
+        last_seen = gl.minimum(last_seen, first_row + gl.arange(0, _QUERIES, _OF_ROWS) + (offset - first_key))
+    q, d_out = q_s.index(GROUP).reshape([_QUERIES, DIM]), d_out_s.index(GROUP).reshape([_QUERIES, DIM])
     mbarrier.wait(rows_full.index(GROUP), 0)
-    fill = 0
+    num_masked = num_tiles - num_unmasked
     if CAUSAL or RAGGED:
-        for _ in range(num_tiles - num_unmasked):
-            dq = _step_keys(q, d_out, shared, zero, dq, log2_sum, delta, qk_scale, last_seen, fill, GROUPS, STAGES, DIM, True)
-            last_seen += BLOCK_N
-            fill += 1
-    for _ in range(num_unmasked):
-        dq = _step_keys(q, d_out, shared, zero, dq, log2_sum, delta, qk_scale, last_seen, fill, GROUPS, STAGES, DIM, False)
-        fill += 1
+        for fill in range(num_masked):
+            dq = _step_keys(q, d_out, shared, dq, qk_scale, last_seen, fill, GROUP, STAGES, True)
+            last_seen += _KEYS
+    for fill in range(num_masked, num_tiles):
+        dq = _step_keys(q, d_out, shared, dq, qk_scale, last_seen, fill, GROUP, STAGES, False)
     # Q of this warpgroup is read by nobody else.
-    _store(dq_target, dq * sm_scale, head, first_row, q_s.index(GROUP), DIM)
+    _store(target, dq * sm_scale, head, first_row, q_s.index(GROUP), DIM)
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=("seq_len_q", "seq_len_kv"))
 def backward_v3_hopper_dq(
-    q_source, k_source, v_source, d_out_source, dq_target, rows_ptr, qk_scale, sm_scale,
+    q_source, k_source, v_source, d_out_source, rows_source, target, qk_scale, sm_scale,
     seq_len_q, seq_len_kv,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr, SHARING: gl.constexpr,
-    CAUSAL: gl.constexpr, RAGGED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    STAGES: gl.constexpr, DIM: gl.constexpr, SHARING: gl.constexpr, CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
 ):  # fmt: skip
-    q_s = gl.allocate_shared_memory(q_source.dtype, [GROUPS, 1, 64, DIM], q_source.layout)
-    d_out_s = gl.allocate_shared_memory(d_out_source.dtype, [GROUPS, 1, 64, DIM], d_out_source.layout)
-    k_s = gl.allocate_shared_memory(k_source.dtype, [STAGES, 1, BLOCK_N, DIM], k_source.layout)
-    v_s = gl.allocate_shared_memory(v_source.dtype, [STAGES, 1, BLOCK_N, DIM], v_source.layout)
-    rows_full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], mbarrier.MBarrierLayout())
+    q_s = gl.allocate_shared_memory(q_source.dtype, [_GROUPS, 1, _QUERIES, DIM], q_source.layout)
+    d_out_s = gl.allocate_shared_memory(d_out_source.dtype, [_GROUPS, 1, _QUERIES, DIM], d_out_source.layout)
+    k_s = gl.allocate_shared_memory(k_source.dtype, [STAGES, 1, _KEYS, DIM], k_source.layout)
+    v_s = gl.allocate_shared_memory(v_source.dtype, [STAGES, 1, _KEYS, DIM], v_source.layout)
+    log2_sum_s = gl.allocate_shared_memory(gl.float32, [_GROUPS, 1, 1, 1, _QUERIES], rows_source.layout)
+    delta_s = gl.allocate_shared_memory(gl.float32, [_GROUPS, 1, 1, 1, _QUERIES], rows_source.layout)
+    rows_full = gl.allocate_shared_memory(gl.int64, [_GROUPS, 1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for group in gl.static_range(GROUPS):
+    for group in gl.static_range(_GROUPS):
         mbarrier.init(rows_full.index(group), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(k_full.index(stage), count=1)
         mbarrier.init(v_full.index(stage), count=1)
-    ROWS: gl.constexpr = 64 * GROUPS
+    ROWS: gl.constexpr = _QUERIES * _GROUPS
     blocks = gl.cdiv(seq_len_q, ROWS)
     head = gl.program_id(0) // blocks
     # The last queries see most keys, and start first.
@@ -369,31 +385,19 @@ def backward_v3_hopper_dq(
     if CAUSAL:
         seen = gl.minimum(gl.maximum(first_row + ROWS + offset, 0), seq_len_kv)
         seen_by_all = gl.minimum(gl.maximum(first_row + offset + 1, 0), seq_len_kv)
-    num_tiles = gl.cdiv(seen, BLOCK_N)
-    facts = (head, head // SHARING, first_row, num_tiles, seen_by_all // BLOCK_N, seq_len_kv, offset)
-    shared = (q_s, d_out_s, k_s, v_s, rows_full, k_full, v_full)
-    rows = (rows_ptr, qk_scale, sm_scale, seq_len_q)
-    if GROUPS == 2:
-        gl.warp_specialize(
-            [
-                (_consume_keys, (dq_target, facts, shared, rows, 0, GROUPS, STAGES, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume_keys, (dq_target, facts, shared, rows, 1, GROUPS, STAGES, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_produce_keys, (q_source, k_source, v_source, d_out_source, facts, shared, GROUPS, STAGES)),
-            ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
-    else:
-        gl.warp_specialize(
-            [
-                (_consume_keys, (dq_target, facts, shared, rows, 0, GROUPS, STAGES, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume_keys, (dq_target, facts, shared, rows, 1, GROUPS, STAGES, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_consume_keys, (dq_target, facts, shared, rows, 2, GROUPS, STAGES, BLOCK_N, DIM, CAUSAL, RAGGED)),
-                (_produce_keys, (q_source, k_source, v_source, d_out_source, facts, shared, GROUPS, STAGES)),
-            ],
-            [4, 4, 1],
-            [CONSUMER_REGISTERS, CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-        )
+    facts = (head, head // SHARING, first_row, gl.cdiv(seen, _KEYS), seen_by_all // _KEYS, seq_len_kv, offset)
+    shared = (q_s, d_out_s, k_s, v_s, log2_sum_s, delta_s, rows_full, k_full, v_full)
+    sources = (q_source, k_source, v_source, d_out_source, rows_source)
+    gl.warp_specialize(
+        [
+            (_consume_keys, (target, facts, shared, qk_scale, sm_scale, 0, STAGES, DIM, CAUSAL, RAGGED)),
+            (_consume_keys, (target, facts, shared, qk_scale, sm_scale, 1, STAGES, DIM, CAUSAL, RAGGED)),
+            (_consume_keys, (target, facts, shared, qk_scale, sm_scale, 2, STAGES, DIM, CAUSAL, RAGGED)),
+            (_produce_keys, (sources, facts, shared, STAGES)),
+        ],
+        [4, 4, 1],
+        [_CONSUMER_REGISTERS, _CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
+    )
 
 
 # On the host
@@ -420,46 +424,65 @@ def preprocess(
     return rows
 
 
+def row_sums_in(delta: torch.Tensor, problem: AttentionProblem) -> torch.Tensor:
+    """What lies beside the lse of each block; see kernels.kernel.Backward."""
+    rows = delta[:, :, 1].reshape(problem.batch, problem.num_heads, -1)
+    return rows[..., : problem.seq_len_q]
+
+
 def backward(
     operands: Operands, output: AttentionOutput, d_out: torch.Tensor, problem: AttentionProblem, tiles: BackwardTiles | None,
     launch: Launcher, delta: torch.Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    """The gradients on Hopper, head_dim at most 128; see kernels.kernel.Backward. delta is what preprocess() gives here."""
+    """The gradients on Hopper, head_dim at most 128; see kernels.kernel.Backward. delta is what preprocess() gives here.
+
+    Of the tiles only the stages can be chosen: kernels.registry.refuse_backward says so.
+    """
     assert tiles is not None
     assert tiles.dq is not None
     q, k, v = operands.q, operands.k, operands.v
     gradients = Gradients(torch.empty_like(q), torch.empty_like(k), torch.empty_like(v))
     rows = preprocess(operands, output, d_out, problem, launch) if delta is None else delta
-    shared = (rows, problem.sm_scale * LOG2_E, problem.sm_scale, problem.seq_len_q, problem.seq_len_kv)
-    _launch_dkdv(q, k, v, d_out, gradients, shared, problem, tiles.dkdv, launch)
-    _launch_dq(q, k, v, d_out, gradients, shared, problem, tiles.dq, launch)
+    dim = problem.padded_head_dim
+    q_source, d_out_source = descriptor(q, _QUERIES.value, dim), descriptor(d_out, _QUERIES.value, dim)
+    k_source, v_source = descriptor(k, _KEYS.value, dim), descriptor(v, _KEYS.value, dim)
+    sources = (q_source, k_source, v_source, d_out_source, _rows_descriptor(rows))
+    _launch_dkdv(sources, gradients, problem, tiles.dkdv, launch)
+    _launch_dq(sources, gradients, problem, tiles.dq, launch)
     return gradients
 
 
 def _launch_dkdv(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, gradients: Gradients, shared: tuple,
-    problem: AttentionProblem, tiles: TileConfig, launch: Launcher,
-) -> None:  # fmt: skip
-    groups, block_m, dim = tiles.block_n // 64, tiles.block_m, problem.padded_head_dim
+    sources: tuple[TensorDescriptor, ...], gradients: Gradients, problem: AttentionProblem, tiles: TileConfig, launch: Launcher
+) -> None:
+    dim = problem.padded_head_dim
+    blocks = triton.cdiv(problem.seq_len_kv, _KEYS.value)
     launch(
-        backward_v3_hopper_dkdv, (problem.batch * problem.num_kv_heads * triton.cdiv(problem.seq_len_kv, tiles.block_n),),
-        descriptor(q, block_m, dim), descriptor(k, 64, dim), descriptor(v, 64, dim), descriptor(d_out, block_m, dim),
-        descriptor(gradients.dk, 64, dim), descriptor(gradients.dv, 64, dim), *shared,
-        GROUPS=groups, STAGES=tiles.num_stages, DIM=dim, SHARING=problem.num_heads // problem.num_kv_heads,
-        CAUSAL=problem.causal, CONSUMER_REGISTERS=REGISTERS[groups][0], PRODUCER_REGISTERS=REGISTERS[groups][1], num_warps=4,
+        backward_v3_hopper_dkdv, (problem.batch * problem.num_kv_heads * blocks,), *sources,
+        descriptor(gradients.dk, _KEYS.value, dim), descriptor(gradients.dv, _KEYS.value, dim), *_scales_and_lengths(problem),
+        STAGES=tiles.num_stages, DIM=dim, SHARING=problem.num_heads // problem.num_kv_heads, CAUSAL=problem.causal,
+        # Of 65,536 registers, so that three programs share an SM.
+        num_warps=4, maxnreg=168 if dim <= 64 else None,
     )  # fmt: skip
 
 
 def _launch_dq(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, gradients: Gradients, shared: tuple,
-    problem: AttentionProblem, tiles: TileConfig, launch: Launcher,
-) -> None:  # fmt: skip
-    groups, block_n, dim = tiles.block_m // 64, tiles.block_n, problem.padded_head_dim
+    sources: tuple[TensorDescriptor, ...], gradients: Gradients, problem: AttentionProblem, tiles: TileConfig, launch: Launcher
+) -> None:
+    dim = problem.padded_head_dim
+    blocks = triton.cdiv(problem.seq_len_q, _QUERIES.value * _GROUPS.value)
     launch(
-        backward_v3_hopper_dq, (problem.batch * problem.num_heads * triton.cdiv(problem.seq_len_q, tiles.block_m),),
-        descriptor(q, 64, dim), descriptor(k, block_n, dim), descriptor(v, block_n, dim), descriptor(d_out, 64, dim),
-        descriptor(gradients.dq, 64, dim), *shared,
-        GROUPS=groups, STAGES=tiles.num_stages, BLOCK_N=block_n, DIM=dim, SHARING=problem.num_heads // problem.num_kv_heads,
-        CAUSAL=problem.causal, RAGGED=problem.seq_len_kv % block_n != 0,
-        CONSUMER_REGISTERS=REGISTERS[groups][0], PRODUCER_REGISTERS=REGISTERS[groups][1], num_warps=4,
+        backward_v3_hopper_dq, (problem.batch * problem.num_heads * blocks,), *sources,
+        descriptor(gradients.dq, _QUERIES.value, dim), *_scales_and_lengths(problem),
+        STAGES=tiles.num_stages, DIM=dim, SHARING=problem.num_heads // problem.num_kv_heads, CAUSAL=problem.causal,
+        RAGGED=problem.seq_len_kv % _KEYS.value != 0, num_warps=4,
     )  # fmt: skip
+
+
+def _scales_and_lengths(problem: AttentionProblem) -> tuple[float, float, int, int]:
+    return problem.sm_scale * LOG2_E, problem.sm_scale, problem.seq_len_q, problem.seq_len_kv
+
+
+def _rows_descriptor(rows: torch.Tensor) -> TensorDescriptor:
+    """Of what preprocess() gives: tiles of 64 queries of one of the two numbers."""
+    return TensorDescriptor.from_tensor(rows, [1, 1, 1, _QUERIES.value], gl.NVMMASharedLayout(0, 32, rank=4))

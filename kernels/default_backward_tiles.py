@@ -1,8 +1,8 @@
 """The tiles each version's backward starts with. Pure.
 
-For Hopper those of v2, v3 and v3-hopper were the fastest of 17 to 20 a head_dim on an H200 (MEASURED.md): 64 × 64 with four warps,
-two or three programs an SM, though ptxas then keeps some addresses in memory. The others fit and compile without spills; no
-GPU has searched for them.
+For Hopper those of v2, v3 and v3-hopper were the fastest of 17 to 22 tried on an H200 (MEASURED.md): 64 × 64 with four warps,
+two or three programs an SM, though ptxas then keeps some addresses in memory; v3-hopper's dQ has 192 × 64, three warpgroups.
+The others fit and compile without spills; no GPU has searched for them.
 
 On GPUs without Hopper's products a dK of more columns than rows is split by columns among the warps, so that P and dS go to
 all of them through shared memory: BLOCK_N is head_dim where registers allow it, as BLOCK_M is for dQ.
@@ -37,7 +37,7 @@ _V3_DKDV: dict[int, dict[int, Tiles]] = {
 }
 _V3_DQ: dict[int, dict[int, Tiles]] = {90: _DQ[90] | {64: (128, 64, 8, 3)}, 100: _DQ[100]}
 # v3-hopper: by padded head_dim.
-_HOPPER: dict[int, tuple[Tiles, Tiles]] = {64: ((64, 128, 8, 4), (128, 128, 8, 3)), 128: ((64, 128, 8, 3), (128, 128, 8, 2))}
+_HOPPER: dict[int, tuple[Tiles, Tiles]] = {64: ((64, 64, 4, 3), (192, 64, 12, 4)), 128: ((64, 64, 4, 2), (192, 64, 12, 3))}
 
 
 def backward_tiles_to_start_with(module: str, problem: AttentionProblem, arch: Architecture) -> BackwardTiles:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from kernels.architecture import Architecture
 from kernels.default_backward_tiles import backward_tiles_to_start_with
-from kernels.default_tiles import HOPPER_FP8_TILES, HOPPER_TILES, tiles_to_start_with
+from kernels.default_tiles import tiles_to_start_with
+from kernels.hopper_refusals import refuse_hopper, refuse_hopper_backward
 from kernels.problem import (
     BLOCK_SIZES,
     NUM_WARPS,
@@ -19,6 +20,7 @@ from kernels.problem import (
     TileConfig,
     listed,
 )
+from kernels.refused import Refused
 
 if TYPE_CHECKING:
     from kernels.kernel import Backward, Kernel
@@ -86,24 +88,6 @@ BACKWARDS: dict[str, BackwardVersion] = {
     "v3": BackwardVersion("kernels.backward_v3", "v3", dq_apart=True),
     "v3-hopper": BackwardVersion("kernels.backward_v3_hopper", "v3-hopper", dq_apart=True, most_head_dim=128),
 }
-
-
-class Refused(ValueError):
-    """A request that cannot work, said in one sentence before anything is launched.
-
-    needs and has are in `unit`; cure is the nearest tile configuration that works, where one was found.
-    """
-
-    def __init__(
-        self,
-        sentence: str,
-        needs: float | None = None,
-        has: float | None = None,
-        unit: str = "",
-        cure: TileConfig | None = None,
-    ) -> None:
-        super().__init__(sentence)
-        self.sentence, self.needs, self.has, self.unit, self.cure = sentence, needs, has, unit, cure
 
 
 _DAO_2022 = "Dao et al. 2022, arXiv 2205.14135"
@@ -336,7 +320,7 @@ def refuse(
         what = "a library for the GPU" if entry.is_peer else "written in Hopper's own instructions"
         raise Refused(f"{name} is not possible in the interpreter: it is {what}.")
     if name == "v3-hopper":
-        _refuse_hopper(problem, precision, tiles, arch)
+        refuse_hopper(problem, precision, tiles, arch)
     elif tiles is not None:
         _refuse_three_warpgroups(name, tiles)
     if precision.fp8:
@@ -362,8 +346,11 @@ def refuse_backward(
     if row.dq_apart != (tiles.dq is not None):
         wanted = "needs tiles for dQ, too" if row.dq_apart else "has one kernel: tiles for dQ alone are not possible"
         raise Refused(f"The backward of {name} {wanted}.")
+    if row.owner == "v3-hopper":
+        refuse_hopper_backward(tiles)
     for one in (tiles.dkdv, tiles.dq or tiles.dkdv):
-        _refuse_three_warpgroups(f"the backward of {name}", one)
+        if row.owner != "v3-hopper":
+            _refuse_three_warpgroups(f"the backward of {name}", one)
         _refuse_grids(name, one)
 
 
@@ -429,33 +416,6 @@ def _refuse_three_warpgroups(name: str, tiles: TileConfig) -> None:
             f"num_warps = {tiles.num_warps} is not possible with {name}: it can be {listed(NUM_WARPS)}.",
             cure=cure,
         )
-
-
-def _refuse_hopper(problem: AttentionProblem, precision: Precision, tiles: TileConfig, arch: Architecture) -> None:
-    if arch.capability != 90:
-        raise Refused(
-            f"v3-hopper is not possible on sm_{arch.capability} ({arch.name}): it is written in Hopper's instructions, sm_90.",
-            needs=90, has=arch.capability, unit="sm",
-        )  # fmt: skip
-    possible = (HOPPER_FP8_TILES if precision.fp8 else HOPPER_TILES)[max(64, problem.padded_head_dim)]
-    if (tiles.block_m, tiles.block_n) not in possible:
-        listed = " or ".join(f"{block_m} × {block_n}" for block_m, block_n in possible)
-        raise Refused(
-            f"BLOCK_M × BLOCK_N = {tiles.block_m} × {tiles.block_n} is not possible with v3-hopper at "
-            f"head_dim {problem.head_dim}{' in FP8' if precision.fp8 else ''}: it can be {listed}."
-        )
-    if tiles.num_warps != tiles.block_m // 16:
-        raise Refused(
-            f"num_warps = {tiles.num_warps} is not possible with v3-hopper: BLOCK_M = {tiles.block_m} takes "
-            f"{tiles.block_m // 16}, four for each 64 queries.",
-            needs=tiles.block_m // 16, has=tiles.num_warps, unit="warps",
-            cure=tiles.model_copy(update={"num_warps": tiles.block_m // 16}),
-        )  # fmt: skip
-    if tiles.num_stages != 2:
-        raise Refused(
-            f"num_stages = {tiles.num_stages} is not possible with v3-hopper: K and V have 2 buffers each.",
-            needs=2, has=tiles.num_stages, unit="stages", cure=tiles.model_copy(update={"num_stages": 2}),
-        )  # fmt: skip
 
 
 def _refuse_fp8(problem: AttentionProblem, tiles: TileConfig | None, arch: Architecture | None) -> None:

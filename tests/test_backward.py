@@ -154,6 +154,93 @@ def test_what_a_backward_cannot_be_is_one_sentence():
         load_backward("fa3", problem(64, 64, False))
 
 
+HOPPER_DKDV = TileConfig(block_m=64, block_n=64, num_warps=4, num_stages=2)
+HOPPER_DQ = TileConfig(block_m=192, block_n=64, num_warps=12, num_stages=3)
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "sentence", "numbers"),
+    [
+        (
+            "dkdv",
+            {"block_n": 128},
+            "BLOCK_M × BLOCK_N = 64 × 128 is not possible with the backward of v3-hopper: its kernel for dK and dV has tiles "
+            "of 64 × 64.",
+            (None, None, ""),
+        ),
+        (
+            "dq",
+            {"block_n": 128, "num_stages": 2},
+            "BLOCK_M × BLOCK_N = 192 × 128 is not possible with the backward of v3-hopper: its kernel for dQ has tiles of "
+            "192 × 64.",
+            (None, None, ""),
+        ),
+        (
+            "dq",
+            {"block_m": 128, "num_warps": 8},
+            "BLOCK_M × BLOCK_N = 128 × 64 is not possible with the backward of v3-hopper: its kernel for dQ has tiles of "
+            "192 × 64.",
+            (None, None, ""),
+        ),
+        (
+            "dkdv",
+            {"num_warps": 8},
+            "num_warps = 8 is not possible with the backward of v3-hopper: its kernel for dK and dV has 4, four for each 64 "
+            "queries or keys that a program keeps.",
+            (4, 8, "warps"),
+        ),
+        (
+            "dq",
+            {"num_warps": 4},
+            "num_warps = 4 is not possible with the backward of v3-hopper: its kernel for dQ has 12, four for each 64 queries "
+            "or keys that a program keeps.",
+            (12, 4, "warps"),
+        ),
+        (
+            "dkdv",
+            {"num_stages": 1},
+            "num_stages = 1 is not possible with the backward of v3-hopper: its kernel for dK and dV can have 2, 3 or 4.",
+            (2, 1, "stages"),
+        ),
+        (
+            "dq",
+            {"num_stages": 5},
+            "num_stages = 5 is not possible with the backward of v3-hopper: its kernel for dQ can have 2, 3 or 4.",
+            (4, 5, "stages"),
+        ),
+    ],
+)
+def test_hopper_s_backward_says_which_tiles_it_has(part, changed, sentence, numbers):
+    asked, arch = problem(64, 64, False, head_dim=128), ARCHITECTURES[90]
+    possible = BackwardTiles(dkdv=HOPPER_DKDV, dq=HOPPER_DQ)
+    tiles = possible.model_copy(update={part: getattr(possible, part).model_copy(update=changed)})
+    with pytest.raises(Refused) as refused:
+        refuse_backward("v3-hopper", asked, Precision(), tiles, arch)
+    assert refused.value.sentence == sentence
+    assert (refused.value.needs, refused.value.has, refused.value.unit) == numbers
+    cured = tiles.model_copy(update={part: refused.value.cure})
+    refuse_backward("v3-hopper", asked, Precision(), cured, arch)
+    # A cure changes no more than it must.
+    kept = set(TileConfig.model_fields) - set(changed)
+    assert all(getattr(refused.value.cure, field) == getattr(getattr(possible, part), field) for field in kept)
+
+
+def test_hopper_s_backward_takes_two_to_four_stages():
+    asked = problem(64, 64, False, head_dim=64)
+    for num_stages in (2, 3, 4):
+        stages = {"num_stages": num_stages}
+        tiles = BackwardTiles(dkdv=HOPPER_DKDV.model_copy(update=stages), dq=HOPPER_DQ.model_copy(update=stages))
+        refuse_backward("v3-hopper", asked, Precision(), tiles, ARCHITECTURES[90])
+
+
+def test_past_head_dim_128_v3_hopper_s_backward_has_v3_s_tiles():
+    """There v3-hopper's is v3's, whose BLOCK_M are powers of two."""
+    asked = problem(64, 64, False, head_dim=256)
+    refuse_backward("v3-hopper", asked, Precision(), BackwardTiles(dkdv=TILES, dq=TILES), ARCHITECTURES[90])
+    with pytest.raises(Refused, match="BLOCK_M = 192 is not possible with the backward of v3-hopper: it can be 16, 32, 64"):
+        refuse_backward("v3-hopper", asked, Precision(), BackwardTiles(dkdv=TILES, dq=HOPPER_DQ), ARCHITECTURES[90])
+
+
 @pytest.mark.parametrize("capability", ARCHITECTURES)
 @pytest.mark.parametrize("name", VERSIONS)
 def test_the_tiles_that_a_backward_starts_with_are_not_refused(name, capability):

@@ -50,6 +50,8 @@ HOPPER_FP8_TILES: dict[int, tuple[tuple[int, int], ...]] = {
     128: ((128, 128),),
     256: ((128, 128),),
 }
+# As many tiles of K and V as shared memory has room for in FP8.
+HOPPER_STAGES, HOPPER_FP8_STAGES = {64: 2, 128: 2, 256: 2}, {64: 4, 128: 4, 256: 2}
 _KEY_OUTER: dict[int, Tiles] = {32: (64, 32, 8, 2), 64: (64, 32, 8, 2), 128: (64, 32, 8, 1), 256: (32, 32, 8, 1)}
 
 
@@ -97,14 +99,14 @@ def _hopper_gluon(problem: AttentionProblem, dim: int) -> Tiles:
     elif problem.padded_head_dim == 64 and problem.seq_len_q >= (_LONG if problem.causal else _MEDIUM):
         # Three warpgroups have registers for twice the keys a tile, which pays on long problems.
         block_m, block_n = HOPPER_TILES[dim][2]
-    return block_m, block_n, block_m // 16, 2
+    return block_m, block_n, block_m // 16, HOPPER_STAGES[dim]
 
 
 def _hopper_gluon_fp8(problem: AttentionProblem, dim: int) -> Tiles:
     possible = HOPPER_FP8_TILES[dim]
     tiles = problem.batch * problem.num_heads * -(-problem.seq_len_q // possible[0][0])
     block_m, block_n = possible[-1] if tiles < _H200_SMS else possible[0]
-    return block_m, block_n, block_m // 16, 2
+    return block_m, block_n, block_m // 16, HOPPER_FP8_STAGES[dim]
 
 
 def _hopper_fp8(problem: AttentionProblem, dim: int) -> Tiles:

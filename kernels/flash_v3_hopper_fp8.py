@@ -11,6 +11,7 @@ K of a tile and V of the tile before it are one stage, as their products are iss
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,6 +45,17 @@ from kernels.hopper import (
     sync,
     work_of,
 )
+from kernels.hopper_fp8_softmax import (
+    P_SHIFT,
+    exponentials,
+    factors_of_tile,
+    halves,
+    hide_unseen,
+    max_of_tile,
+    packed,
+    unpacked,
+    weights,
+)
 from kernels.kernel import AttentionOutput, Launcher, Operands
 from kernels.problem import AttentionProblem, TileConfig
 from kernels.tiles import LN_2, LOG2_E
@@ -52,23 +64,37 @@ if TYPE_CHECKING:
     from kernels.stamps import StampBuffers
     from kernels.trace import TraceBuffers
 
-# P is at most 1; times 2^8 its small weights stay out of e4m3's subnormals, and 2^8 is below 448.
-P_SHIFT = gl.constexpr(8.0)
-STAGES = gl.constexpr(2)
 # Named barriers: Triton takes 0, 1 and one a partition from 2 on.
 _FREE = gl.constexpr(6)
-_Q_FREE = gl.constexpr(9)
-_TURN = gl.constexpr(10)
+_Q_FREE = gl.constexpr(10)
+_TURN = gl.constexpr(11)
+
+
+@dataclass(frozen=True)
+class Form:
+    """In what order the work of a tile is done where O is in one piece."""
+
+    s_alone: bool = True
+    """S is awaited alone; else with the first half of P V, whose P then gives its registers back."""
+    p_v_first: bool = False
+    """P V is awaited once m is known, and its addition to O goes between exponentials; else after half of those."""
+    ahead: bool = False
+    """The next tile's stage is awaited between the halves of the softmax; else where its products are to be issued."""
+
+
+# By (head_dim, causal), smaller head_dim as 64: the fastest measured on an H200. At 64 three warpgroups have 160 registers a
+# thread: with S alone they spill. At 256, where O is in four pieces, there is one order only: with ahead it would spill.
+FORMS = {
+    (64, False): Form(s_alone=False, ahead=True),
+    (64, True): Form(s_alone=False, p_v_first=True, ahead=True),
+    (128, False): Form(p_v_first=True, ahead=True),
+    (128, True): Form(p_v_first=True, ahead=True),
+    (256, False): Form(),
+    (256, True): Form(),
+}
 
 
 # PTX
-
-_PACK_FOUR = gl.constexpr("""{
-    .reg .b16 x, y;
-    cvt.rn.satfinite.e4m3x2.f32 x, $2, $1;
-    cvt.rn.satfinite.e4m3x2.f32 y, $4, $3;
-    mov.b32 $0, {x, y};
-    }""")
 
 
 @gluon.constexpr_function
@@ -100,28 +126,6 @@ def _pass_turn(m, GROUP: gl.constexpr, GROUPS: gl.constexpr):
     gl.inline_asm_elementwise(ASM, "=r,=r,r,r", [m], dtype=gl.int32, is_pure=False, pack=2)
 
 
-@gluon.jit
-def _packed(p):
-    """P (64, N), whose columns lie as K's stored rows, as (64, N / 16, 4) words of the weights of four consecutive tokens."""
-    p = p.reshape([p.shape[0], p.shape[1] // 16, 2, 4, 2]).permute((0, 1, 3, 2, 4))
-    even, odd = gl.split(p)
-    first, third = gl.split(even)
-    second, fourth = gl.split(odd)
-    weights = [first, second, third, fourth]
-    return gl.inline_asm_elementwise(_PACK_FOUR, "=r,f,f,f,f", weights, dtype=gl.int32, is_pure=True, pack=1)
-
-
-@gluon.jit
-def _unpacked(words, P_LAYOUT: gl.constexpr):
-    """P (64, N) in e4m3, its columns in the order of tokens. Words, unlike bytes, stay whole in a loop's registers."""
-    pairs = gl.join(words, words)
-    x = gl.join(pairs, pairs).reshape([words.shape[0], words.shape[1] * 16])
-    x = gl.convert_layout(x, P_LAYOUT, assert_trivial=True)
-    return gl.inline_asm_elementwise(
-        "mov.b32 $0, $1; // $2 $3 $4", "=r,r,r,r,r", [x], dtype=gl.float8e4nv, is_pure=True, pack=4
-    )
-
-
 # The producer
 
 
@@ -130,6 +134,7 @@ def _produce(q_source, k_source, v_source, facts, shared, GROUPS: gl.constexpr, 
     """Ask the copy engine for every tile's Q, and as stages become free for K and the V of the tile before."""
     _, work_ptr, _, row_length, _, _ = facts
     q_s, k_s, v_s, _, q_full, full = shared
+    STAGES: gl.constexpr = full.shape[0]
     THREADS: gl.constexpr = 128 * GROUPS + 32
     K_BYTES: gl.constexpr = k_source.block_type.nbytes
     V_BYTES: gl.constexpr = v_source.block_type.nbytes
@@ -138,7 +143,7 @@ def _produce(q_source, k_source, v_source, facts, shared, GROUPS: gl.constexpr, 
         kv_head = of_tile(work_ptr, row_length, i, KV_HEAD)
         num_key_tiles = of_tile(work_ptr, row_length, i, KEY_TILES)
         for j in range(num_key_tiles + 1):
-            stage = fill % STAGES
+            stage = fill & (STAGES - 1)
             # Last keys first: so the tiles that need a mask come before the loop that has none.
             first_key = (num_key_tiles - 1 - j) * BLOCK_N
             if fill >= STAGES:
@@ -166,87 +171,34 @@ def _produce(q_source, k_source, v_source, facts, shared, GROUPS: gl.constexpr, 
             fill += 1
 
 
-# Softmax
-
-
-@gluon.jit
-def _hide_unseen(s, last_seen):
-    """Scores of the tokens after last_seen, counted in the tile, become -inf; columns lie as K's stored rows."""
-    columns = gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
-    # Column 16a + 8b + 2t + e is token 16a + 4t + 2b + e: all but 4t is the same in every thread, and so a constant.
-    constants = (columns & -16) + ((columns >> 2) & 2) + (columns & 1)
-    return gl.where(constants[None, :] <= last_seen[:, None] - ((columns & 6) * 2)[None, :], s, -float("inf"))
-
-
-@gluon.jit
-def _halves(s):
-    """The columns of s in two, each thread keeping what it has."""
-    HALF: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, s.shape[1] // 2, 32])
-    left, right = gl.split(s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)))
-    return gl.convert_layout(left, HALF, assert_trivial=True), gl.convert_layout(right, HALF, assert_trivial=True)
-
-
-@gluon.jit
-def _scaled_max(s, factor, LIKE: gl.constexpr):
-    """The largest of what a thread holds of each row, times the row's factor: (64, lanes 4)."""
-    largest = gl.convert_layout(gl.max(gl.max(by_lane(s), 1), 2), LIKE)
-    return largest * gl.convert_layout(factor, gl.SliceLayout(1, LIKE))[:, None]
-
-
-@gluon.jit
-def _max_of_tile(left, right, m_i, factors, MASKED: gl.constexpr):
-    """(m, m less the shift, to subtract, alpha). factors: from S to m's unit, for the rows of either half."""
-    LIKE: gl.constexpr = gl.max(gl.max(by_lane(left), 1), 2).type.layout
-    largest = gl.maximum(_scaled_max(left, factors[0], LIKE), _scaled_max(right, factors[1], LIKE))
-    m_new = gl.maximum(m_i, gl.convert_layout(gl.max(largest, 1), m_i.type.layout))
-    m_safe = m_new
-    if MASKED:
-        # A row that has seen nothing yet has m = -inf, and -inf minus -inf is NaN.
-        m_safe = gl.where(m_new == -float("inf"), 0.0, m_new)
-    return m_new, m_safe - P_SHIFT, gl.exp2(m_i - m_safe)
-
-
-@gluon.jit
-def _weights(s, factor, m_shifted):
-    """(2^8 times exp2 of the scores less m, their sums a lane)."""
-    ROWS: gl.constexpr = gl.SliceLayout(1, s.type.layout)
-    p = gl.exp2(s * gl.convert_layout(factor, ROWS)[:, None] - gl.convert_layout(m_shifted, ROWS)[:, None])
-    return p, gl.sum(by_lane(p), 1)
-
-
-@gluon.jit
-def _factors(scales, row_scale, kv_head, first_key, BLOCK_N: gl.constexpr, CHECK: gl.constexpr):
-    """From S to m's unit, log2: each row's factor in the left and in the right half of a tile, whose K have a scale each."""
-    _, k_scale_ptr, stored_len, _, _, _ = scales
-    of_tile_ptr = k_scale_ptr + kv_head.to(gl.int64) * stored_len + first_key
-    if CHECK:
-        right = gl.load(of_tile_ptr + BLOCK_N // 2, mask=first_key + BLOCK_N // 2 < stored_len, other=1.0)
-    else:
-        right = gl.load(of_tile_ptr + BLOCK_N // 2)
-    return row_scale * gl.load(of_tile_ptr), row_scale * right
-
-
 # A consumer
 
 
 @gluon.jit
 def _wait_stage(full, fill):
-    mbarrier.wait(full.index(fill % STAGES), (fill // STAGES) & 1)
+    # fill is never negative and the stages are 2 or 4: a mask and a shift, which a signed division would not become.
+    STAGES: gl.constexpr = full.shape[0]
+    mbarrier.wait(full.index(fill & (STAGES - 1)), (fill >> (STAGES // 2)) & 1)
+
+
+@gluon.jit
+def _free_stage(full, fill, GROUPS: gl.constexpr):
+    arrive(_FREE + (fill & (full.shape[0] - 1)), 128 * GROUPS + 32)
 
 
 @gluon.jit
 def _issue_qk(q, k_s, s_zero, fill):
-    k = k_s.index(fill % STAGES).reshape([s_zero.shape[1], q.shape[1]])
+    k = k_s.index(fill & (k_s.shape[0] - 1)).reshape([s_zero.shape[1], q.shape[1]])
     return warpgroup_mma(q, k.permute((1, 0)), s_zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
 def _issue_pv(words, v_s, o_zero, fill, DIM: gl.constexpr, CHUNK: gl.constexpr, P_LAYOUT: gl.constexpr):
     """P V of the channels of one chunk, from zero; fill: of the stage in which V lies."""
-    p_left, p_right = _unpacked(words[0], P_LAYOUT), _unpacked(words[1], P_LAYOUT)
+    p_left, p_right = unpacked(words[0], P_LAYOUT), unpacked(words[1], P_LAYOUT)
     KEYS: gl.constexpr = p_left.shape[1]
     CHANNELS: gl.constexpr = o_zero.shape[1]
-    v = v_s.index(fill % STAGES).reshape([DIM, 2 * KEYS]).slice(CHUNK * CHANNELS, CHANNELS, dim=0).permute((1, 0))
+    v = v_s.index(fill & (v_s.shape[0] - 1)).reshape([DIM, 2 * KEYS]).slice(CHUNK * CHANNELS, CHANNELS, dim=0).permute((1, 0))
     product = warpgroup_mma(p_left, v.slice(0, KEYS, dim=0), o_zero, use_acc=False, is_async=True)
     return warpgroup_mma(p_right, v.slice(KEYS, KEYS, dim=0), product, is_async=True)
 
@@ -258,55 +210,71 @@ def _added(acc, alpha, product):
 
 
 @gluon.jit
+def _with_product(acc, alpha, product, full, fill, GROUPS: gl.constexpr):
+    """Wait for P V, give its stage back, and add it to O."""
+    product = warpgroup_mma_wait(0, deps=[product])
+    _free_stage(full, fill, GROUPS)
+    return _added(acc, alpha, product)
+
+
+@gluon.jit
 def _begin(
     q, k_s, full, s_zero, m_i, last_seen, factors, fill,
-    GROUP: gl.constexpr, GROUPS: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
+    GROUP: gl.constexpr, GROUPS: gl.constexpr, MASKED: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """The first tile, the last keys, with no product of V to issue: (m, sums a lane, alpha, P)."""
     _wait_stage(full, fill)
-    if TURNS:
-        sync(_TURN + GROUP, 256)
+    sync(_TURN + GROUP, 256)
     s = _issue_qk(q, k_s, s_zero, fill)
-    if TURNS:
-        arrive(_TURN + (GROUP + 1) % GROUPS, 256)
+    arrive(_TURN + (GROUP + 1) % GROUPS, 256)
     s = warpgroup_mma_wait(0, deps=[s])
-    arrive(_FREE + fill % STAGES, 128 * GROUPS + 32)
+    _free_stage(full, fill, GROUPS)
     if MASKED:
-        s = _hide_unseen(s, last_seen)
-    left, right = _halves(s)
-    m_i, m_shifted, alpha = _max_of_tile(left, right, m_i, factors, MASKED)
-    left, sums = _weights(left, factors[0], m_shifted)
-    right, right_sums = _weights(right, factors[1], m_shifted)
-    return m_i, sums + gl.convert_layout(right_sums, sums.type.layout), alpha, (_packed(left), _packed(right))
+        s = hide_unseen(s, last_seen)
+    left, right = halves(s)
+    m_i, m_shifted, alpha = max_of_tile(left, right, m_i, factors, MASKED)
+    left, sums = weights(left, factors[0], m_shifted)
+    if FORM.ahead:
+        _wait_stage(full, fill + 1)
+    right, right_sums = weights(right, factors[1], m_shifted)
+    return m_i, sums + gl.convert_layout(right_sums, sums.type.layout), alpha, (packed(left), packed(right))
 
 
 @gluon.jit
 def _step_whole(
     q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM: gl.constexpr,
-    GROUP: gl.constexpr, GROUPS: gl.constexpr, P_LAYOUT: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
+    GROUP: gl.constexpr, GROUPS: gl.constexpr, P_LAYOUT: gl.constexpr, MASKED: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """Q Kᵀ of tile `fill` and P V of the one before, and the softmax of this one under P V and the other groups' products."""
-    _wait_stage(full, fill)
-    if TURNS:
-        sync(_TURN + GROUP, 256)
+    if not FORM.ahead:
+        _wait_stage(full, fill)
+    sync(_TURN + GROUP, 256)
     s = _issue_qk(q, k_s, s_zero, fill)
     product = _issue_pv(words, v_s, o_zero, fill, DIM, 0, P_LAYOUT)
-    s, product = warpgroup_mma_wait(1, deps=[s, product])
+    # P V is two commits, Q Kᵀ one.
+    s, product = warpgroup_mma_wait(2 if FORM.s_alone else 1, deps=[s, product])
     if MASKED:
-        s = _hide_unseen(s, last_seen)
-    left, right = _halves(s)
-    m_i, m_shifted, next_alpha = _max_of_tile(left, right, m_i, factors, MASKED)
-    if TURNS:
-        _pass_turn(m_shifted, GROUP, GROUPS)
-    left, sums = _weights(left, factors[0], m_shifted)
-    end_basic_block(sums)
-    product = warpgroup_mma_wait(0, deps=[product])
-    arrive(_FREE + fill % STAGES, 128 * GROUPS + 32)
-    acc = _added(acc, alpha, product)
-    right, right_sums = _weights(right, factors[1], not_before(m_shifted))
+        s = hide_unseen(s, last_seen)
+    left, right = halves(s)
+    m_i, m_shifted, next_alpha = max_of_tile(left, right, m_i, factors, MASKED)
+    _pass_turn(m_shifted, GROUP, GROUPS)
+    if FORM.p_v_first:
+        acc = _with_product(acc, alpha, product, full, fill, GROUPS)
+    left = exponentials(left, factors[0], m_shifted)
+    # Either has a branch: without one ptxas would issue the next wait for a product before the exponentials.
+    if FORM.ahead:
+        _wait_stage(full, fill + 1)
+    else:
+        end_basic_block(next_alpha, 2)
+    if FORM.p_v_first:
+        right = warpgroup_mma_wait(0, deps=[right])
+    else:
+        acc = _with_product(acc, alpha, product, full, fill, GROUPS)
+    right, right_sums = weights(right, factors[1], not_before(m_shifted))
+    sums = gl.sum(by_lane(left), 1)
     sums += gl.convert_layout(right_sums, sums.type.layout)
     l_i = add_to_sums(l_i, next_alpha, sums)
-    return acc, m_i, l_i, next_alpha, (_packed(left), _packed(right))
+    return acc, m_i, l_i, next_alpha, (packed(left), packed(right))
 
 
 @gluon.jit
@@ -335,27 +303,27 @@ def _step_in_chunks(
     s = _issue_qk(q, k_s, s_zero, fill)
     arrive(_TURN + (GROUP + 1) % GROUPS, 256)
     s = warpgroup_mma_wait(0, deps=[s])
-    arrive(_FREE + fill % STAGES, 128 * GROUPS + 32)
+    _free_stage(full, fill, GROUPS)
     if MASKED:
-        s = _hide_unseen(s, last_seen)
-    left, right = _halves(s)
-    m_i, m_shifted, alpha = _max_of_tile(left, right, m_i, factors, MASKED)
-    left, sums = _weights(left, factors[0], m_shifted)
-    right, right_sums = _weights(right, factors[1], m_shifted)
+        s = hide_unseen(s, last_seen)
+    left, right = halves(s)
+    m_i, m_shifted, alpha = max_of_tile(left, right, m_i, factors, MASKED)
+    left, sums = weights(left, factors[0], m_shifted)
+    right, right_sums = weights(right, factors[1], m_shifted)
     sums += gl.convert_layout(right_sums, sums.type.layout)
-    return (acc_0, acc_1, acc_2, acc_3), m_i, add_to_sums(l_i, alpha, sums), alpha, (_packed(left), _packed(right))
+    return (acc_0, acc_1, acc_2, acc_3), m_i, add_to_sums(l_i, alpha, sums), alpha, (packed(left), packed(right))
 
 
 @gluon.jit
 def _step(
     q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM: gl.constexpr,
-    GROUP: gl.constexpr, GROUPS: gl.constexpr, P_LAYOUT: gl.constexpr, MASKED: gl.constexpr, TURNS: gl.constexpr,
+    GROUP: gl.constexpr, GROUPS: gl.constexpr, P_LAYOUT: gl.constexpr, MASKED: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """The next tile, with O in one piece or in four: (O, m, l, alpha, P)."""
     if o_zero.shape[1] == DIM:
         whole, m_i, l_i, alpha, words = _step_whole(
             q, k_s, v_s, full, s_zero, o_zero, acc[0], m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
-            GROUP, GROUPS, P_LAYOUT, MASKED, TURNS,
+            GROUP, GROUPS, P_LAYOUT, MASKED, FORM,
         )  # fmt: skip
         return (whole,), m_i, l_i, alpha, words
     else:
@@ -400,13 +368,12 @@ def _finish(
 @gluon.jit
 def _attend(
     out, facts, scales, shared, q, s_zero, o_zero, i, fill, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr,
-    DIM: gl.constexpr, CAUSAL: gl.constexpr, RAGGED: gl.constexpr, TURNS: gl.constexpr,
+    DIM: gl.constexpr, CAUSAL: gl.constexpr, RAGGED: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """64 rows of this program's i-th tile: attention, out and lse. Returns fill, the stages that there have been."""
     _, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv = facts
     _, k_s, v_s, o_s, q_full, full = shared
     CHUNKS: gl.constexpr = DIM // o_zero.shape[1]
-    THREADS: gl.constexpr = 128 * GROUPS + 32
     P_LAYOUT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=o_zero.type.layout, k_width=4)
     ROWS: gl.constexpr = gl.SliceLayout(1, s_zero.type.layout)
     num_key_tiles = of_tile(work_ptr, row_length, i, KEY_TILES)
@@ -421,40 +388,41 @@ def _attend(
         last_seen = gl.minimum(last_seen, rows + (seq_len_kv - seq_len_q - first_key))
     m_i = gl.full([64], -float("inf"), gl.float32, ROWS)
     acc = (o_zero,) if CHUNKS == 1 else (o_zero, o_zero, o_zero, o_zero)
-    factors = _factors(scales, row_scale, kv_head, first_key, BLOCK_N, True)
+    factors = factors_of_tile(scales, row_scale, kv_head, first_key, BLOCK_N, True)
     mbarrier.wait(q_full.index(GROUP), i & 1)
-    m_i, l_i, alpha, words = _begin(q, k_s, full, s_zero, m_i, last_seen, factors, fill, GROUP, GROUPS, CAUSAL or RAGGED, TURNS)
+    m_i, l_i, alpha, words = _begin(q, k_s, full, s_zero, m_i, last_seen, factors, fill, GROUP, GROUPS, CAUSAL or RAGGED, FORM)
     fill += 1
     if CAUSAL:
         for _ in range(num_key_tiles - 1 - num_unmasked):
             first_key -= BLOCK_N
             last_seen += BLOCK_N
-            factors = _factors(scales, row_scale, kv_head, first_key, BLOCK_N, False)
+            factors = factors_of_tile(scales, row_scale, kv_head, first_key, BLOCK_N, False)
             acc, m_i, l_i, alpha, words = _step(
                 q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
-                GROUP, GROUPS, P_LAYOUT, True, TURNS,
+                GROUP, GROUPS, P_LAYOUT, True, FORM,
             )  # fmt: skip
             fill += 1
     for _ in range(num_unmasked):
         first_key -= BLOCK_N
-        factors = _factors(scales, row_scale, kv_head, first_key, BLOCK_N, False)
+        factors = factors_of_tile(scales, row_scale, kv_head, first_key, BLOCK_N, False)
         acc, m_i, l_i, alpha, words = _step(
             q, k_s, v_s, full, s_zero, o_zero, acc, m_i, l_i, alpha, words, last_seen, factors, fill, DIM,
-            GROUP, GROUPS, P_LAYOUT, False, TURNS,
+            GROUP, GROUPS, P_LAYOUT, False, FORM,
         )  # fmt: skip
         fill += 1
-    arrive(_Q_FREE, THREADS)
-    _wait_stage(full, fill)
+    arrive(_Q_FREE, 128 * GROUPS + 32)
+    if not FORM.ahead:
+        _wait_stage(full, fill)
     o = o_s.index(GROUP)
     _finish(acc, alpha, words, m_i, l_i, out, facts, scales, v_s, o_zero, o, fill, i, DIM, GROUP, CHUNKS, P_LAYOUT)
-    arrive(_FREE + fill % STAGES, THREADS)
+    _free_stage(full, fill, GROUPS)
     return fill + 1
 
 
 @gluon.jit
 def _consume(
     out, facts, scales, shared, GROUP: gl.constexpr, GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr,
-    CAUSAL: gl.constexpr, RAGGED: gl.constexpr, TURNS: gl.constexpr,
+    CAUSAL: gl.constexpr, RAGGED: gl.constexpr, FORM: gl.constexpr,
 ):  # fmt: skip
     """64 rows of every tile of this program."""
     _, work_ptr, _, row_length, _, _ = facts
@@ -465,12 +433,11 @@ def _consume(
     s_zero = gl.zeros([64, BLOCK_N], gl.float32, S_LAYOUT)
     o_zero = gl.zeros([64, CHANNELS], gl.float32, O_LAYOUT)
     fill = 0
-    if TURNS:
-        if GROUP == GROUPS - 1:
-            arrive(_TURN, 256)
+    if GROUP == GROUPS - 1:
+        arrive(_TURN, 256)
     for i in range(num_tiles(work_ptr, row_length)):
         fill = _attend(
-            out, facts, scales, shared, q, s_zero, o_zero, i, fill, GROUP, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS
+            out, facts, scales, shared, q, s_zero, o_zero, i, fill, GROUP, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, FORM
         )
     tma.store_wait(0)
 
@@ -479,8 +446,8 @@ def _consume(
 def flash_v3_hopper_fp8_forward(
     q_source, k_source, v_source, out, lse_ptr, work_ptr, qk_scale, row_length, seq_len_q, seq_len_kv,
     q_scale_ptr, k_scale_ptr, stored_len, v_scale_ptr, shift_ptr, head_dim,
-    GROUPS: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
-    TURNS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr, BLOCK_N: gl.constexpr, DIM: gl.constexpr, CAUSAL: gl.constexpr,
+    RAGGED: gl.constexpr, FORM: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     q_s = gl.allocate_shared_memory(q_source.dtype, [GROUPS, 1, 64, DIM], q_source.layout)
     k_s = gl.allocate_shared_memory(k_source.dtype, [STAGES, 1, BLOCK_N, DIM], k_source.layout)
@@ -498,8 +465,8 @@ def flash_v3_hopper_fp8_forward(
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (out, facts, scales, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
-                (_consume, (out, facts, scales, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
+                (_consume, (out, facts, scales, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, FORM)),
+                (_consume, (out, facts, scales, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, FORM)),
                 (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N)),
             ],
             [4, 1],
@@ -508,9 +475,9 @@ def flash_v3_hopper_fp8_forward(
     else:
         gl.warp_specialize(
             [
-                (_consume, (out, facts, scales, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
-                (_consume, (out, facts, scales, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
-                (_consume, (out, facts, scales, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, TURNS)),
+                (_consume, (out, facts, scales, shared, 0, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, FORM)),
+                (_consume, (out, facts, scales, shared, 1, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, FORM)),
+                (_consume, (out, facts, scales, shared, 2, GROUPS, BLOCK_N, DIM, CAUSAL, RAGGED, FORM)),
                 (_produce, (q_source, k_source, v_source, facts, shared, GROUPS, BLOCK_N)),
             ],
             [4, 4, 1],
@@ -543,8 +510,8 @@ def forward_fp8(
         lse, work,
         problem.sm_scale * LOG2_E, work.stride(0), problem.seq_len_q, problem.seq_len_kv,
         operands.q_scale, operands.k_scale, k.shape[2], operands.v_scale, operands.lse_shift, problem.head_dim,
-        GROUPS=groups, BLOCK_N=tiles.block_n, DIM=dim, CAUSAL=problem.causal, RAGGED=problem.seq_len_kv % tiles.block_n != 0,
-        TURNS=dim > 64 or problem.causal, CONSUMER_REGISTERS=consumer_registers, PRODUCER_REGISTERS=producer_registers,
-        num_warps=4,
+        GROUPS=groups, STAGES=tiles.num_stages, BLOCK_N=tiles.block_n, DIM=dim, CAUSAL=problem.causal,
+        RAGGED=problem.seq_len_kv % tiles.block_n != 0, FORM=FORMS[max(64, dim), problem.causal],
+        CONSUMER_REGISTERS=consumer_registers, PRODUCER_REGISTERS=producer_registers, num_warps=4,
     )  # fmt: skip
     return AttentionOutput(out, lse)

@@ -215,13 +215,13 @@ def test_at_head_dim_64_long_problems_have_three_warpgroups_and_few_tiles_two(se
         ),
         (HOPPER, {"block_m": 64}, False, "64 × 128 is not possible with v3-hopper at head_dim 128: it can be 128 × 128 or"),
         (HOPPER, {"num_warps": 4}, False, "num_warps = 4 is not possible with v3-hopper: BLOCK_M = 128 takes 8"),
-        (HOPPER, {"num_stages": 3}, False, "num_stages = 3 is not possible with v3-hopper: K and V have 2 buffers each."),
+        (HOPPER, {"num_stages": 3}, False, "num_stages = 3 is not possible with v3-hopper at head_dim 128: K and V have 2"),
         (HOPPER, {}, True, "fp8_scale = token is not possible with v3-hopper"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_one_sentence(arch, changed, fp8, sentence):
     problem = AttentionProblem(seq_len_q=100, seq_len_kv=100)
-    tiles = default_tiles("v3-hopper", problem, Precision(), HOPPER).model_copy(update=changed)
+    tiles = default_tiles("v3-hopper", problem, Precision(fp8=fp8), HOPPER).model_copy(update=changed)
     with pytest.raises(Refused) as refusal:
         refuse("v3-hopper", problem, Precision(fp8=fp8), tiles, arch)
     assert sentence in refusal.value.sentence

@@ -9,7 +9,8 @@ import torch
 
 from kernels import flash_v3_hopper
 from kernels.architecture import ARCHITECTURES
-from kernels.default_tiles import HOPPER_FP8_TILES
+from kernels.default_tiles import HOPPER_FP8_STAGES, HOPPER_FP8_TILES
+from kernels.flash_v3_hopper_fp8 import FORMS
 from kernels.kernel import Operands
 from kernels.launch import CompileOnly
 from kernels.problem import AttentionProblem, Precision, TileConfig
@@ -29,7 +30,9 @@ def compiled(
     problem = AttentionProblem(batch=8, seq_len_q=seq_len, seq_len_kv=seq_len, head_dim=head_dim, causal=causal)
     tiles = default_tiles("v3-hopper", problem, FP8, HOPPER)
     if blocks:
-        tiles = TileConfig(block_m=blocks[0], block_n=blocks[1], num_warps=blocks[0] // 16, num_stages=2)
+        block_m, block_n = blocks
+        stages = HOPPER_FP8_STAGES[max(64, problem.padded_head_dim)]
+        tiles = TileConfig(block_m=block_m, block_n=block_n, num_warps=block_m // 16, num_stages=stages)
     stored_len = -(-seq_len // ROW_GROUP) * ROW_GROUP
 
     def codes(rows: int, columns: int) -> torch.Tensor:
@@ -48,10 +51,18 @@ def compiled(
     return kernel, instructions(kernel.asm["cubin"]), tiles
 
 
-def unmasked_loops(code: list[tuple[int, str]]) -> list[list[str]]:
-    """The innermost loops with products: one a warpgroup, the tiles without a mask."""
-    found = [loop for loop in loops(code) if any(text.startswith("QGMMA") for text in loop)]
+def unmasked_loops(code: list[tuple[int, str]], tiles: TileConfig) -> list[list[str]]:
+    """The innermost loops with products and a tile's exponentials: one a warpgroup, the tiles without a mask."""
+    found = [
+        loop
+        for loop in loops(code)
+        if any(text.startswith("QGMMA") for text in loop) and len(places_of("MUFU.EX2", loop)) >= tiles.block_n // 2
+    ]
     return [loop for loop in found if len(loop) < 1.1 * len(found[0])]
+
+
+def places_of(mnemonic: str, code: list[str]) -> list[int]:
+    return [place for place, text in enumerate(code) if text.startswith(mnemonic)]
 
 
 CASES = (
@@ -68,7 +79,7 @@ CASES = (
 def test_its_loop_has_what_the_mathematics_need_and_little_else(case):
     kernel, code, tiles = compiled(*case)
     assert kernel.metadata.shared <= HOPPER.shared_memory_per_block_bytes
-    unmasked = unmasked_loops(code)
+    unmasked = unmasked_loops(code, tiles)
     assert len(unmasked) == tiles.block_m // 64
     for loop in unmasked:
         counts = Counter(re.split(r"[ .]", text)[0] + (".EX2" if "EX2" in text else "") for text in loop)
@@ -84,20 +95,32 @@ def test_its_loop_has_what_the_mathematics_need_and_little_else(case):
         # Three warpgroups have 160 registers a thread: a few numbers that live longer than the loop leave them.
         assert counts["LDL"] + counts["STL"] <= (10 if tiles.block_m == 192 else 0)
         # ptxas adds a wait a product where it serialises them (its warnings C7510 to C7514).
-        assert sum(text.startswith("WARPGROUP.DEPBAR") for text in loop) == (5 if case[0] == 256 else 2)
+        expected = 5 if case[0] == 256 else 3 if FORMS[case[:2]].p_v_first else 2
+        assert len(places_of("WARPGROUP.DEPBAR", loop)) == expected
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not (hasattr(case, "values") and case.values[0][0] == 256)])
-def test_half_of_the_exponentials_run_under_p_v_and_the_turn_goes_on_before_them(case):
+def test_its_loop_is_in_the_order_of_its_form(case):
     _, code, tiles = compiled(*case)
-    for loop in unmasked_loops(code):
-        waits = [place for place, text in enumerate(loop) if text.startswith("WARPGROUP.DEPBAR")]
+    form, half = FORMS[case[:2]], tiles.block_n // 4  # of a thread's exponentials, which are block_n / 2
+    for loop in unmasked_loops(code, tiles):
+        waits = places_of("WARPGROUP.DEPBAR", loop)
+        assert loop[waits[0]].endswith("0x2" if form.s_alone else "0x1")
         under_p_v = loop[waits[0] : waits[1]]
-        exponentials = [place for place, text in enumerate(under_p_v) if text.startswith("MUFU.EX2")]
-        assert len(exponentials) >= tiles.block_n // 4 - 2
-        if case[0] == 128 or case[1]:
-            turn = next(place for place, text in enumerate(under_p_v) if text.startswith("BAR.ARV"))
-            assert sum(place < turn for place in exponentials) <= 2  # alpha's
+        # The turn goes on before the exponentials, but for alpha's two.
+        turn = places_of("BAR.ARV", under_p_v)[0]
+        assert len(places_of("MUFU.EX2", under_p_v[:turn])) <= 2
+        if form.p_v_first:
+            # The additions of P V to O are among the exponentials of the first half.
+            after = loop[waits[1] : waits[2]]
+            exponentials = places_of("MUFU.EX2", after)
+            assert len(exponentials) >= half
+            between = after[exponentials[0] : exponentials[-1]]
+            assert len(places_of("FFMA", between)) >= half // 2
+        else:
+            assert len(places_of("MUFU.EX2", under_p_v)) >= half
+        (stage,) = places_of("SYNCS.PHASECHK", loop)
+        assert (stage > waits[0] + turn) == form.ahead
 
 
 @pytest.mark.long
@@ -109,7 +132,7 @@ def test_all_its_tiles_fit(head_dim, causal, dtype):
     for blocks in HOPPER_FP8_TILES[padded]:
         kernel, code, tiles = compiled(head_dim, causal, 1000, dtype, blocks)
         assert kernel.metadata.shared <= HOPPER.shared_memory_per_block_bytes
-        for loop in unmasked_loops(code):
+        for loop in unmasked_loops(code, tiles):
             assert sum(text.startswith(("STL", "LDL")) for text in loop) <= (10 if tiles.block_m == 192 else 0), blocks
 
 

@@ -325,7 +325,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "TFLOP/s": "4 · batch · heads · pairs · head_dim operations over the median launch; pairs: N² / 2 when causal.",
         "median": "The median launch, L2 flushed, by CUDA events.",
         "min to q3": "The fastest launch, and the time that three launches in four did not pass.",
-        "behind": "Its time over the best’s: by common rounds where both are finalists, else by medians of two jobs.",
+        "behind": "Its median over the best’s; where the screening alone timed it, scaled by what the finals changed.",
         "timed": "finals: again, in rounds shared with the other finalists, by the full rule; once: in the screening alone.",
     },
     "recommended": {

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from profiling import words
+from profiling.launch_times import launch_times
+from profiling.records import Flag
 from profiling.sweep_record import CellOutcome, Ranking, RankRow, Series, Sweep, SweepCell
 
 Pair = tuple[SweepCell, CellOutcome]
@@ -68,7 +70,8 @@ class Shown:
         return tuple(Spot(*at, tuple(sorted(found[at], key=self._order))) for at in sorted(found))
 
     def _order(self, pair: Pair) -> tuple[int, float]:
-        return _LAST[self.status(pair)], pair[1].median_ms or 0.0
+        latency = pair[1].latency
+        return _LAST[self.status(pair)], 0.0 if latency is None else launch_times(latency).band.median_ms
 
     def status(self, pair: Pair) -> str:
         """The outcome's status, and 'running' for what is being timed."""
@@ -116,7 +119,16 @@ class Shown:
 
 def tflops(pair: Pair) -> float | None:
     """Throughput by the time to quote; None without a GPU's time."""
-    return None if pair[1].best_known is None else pair[1].best_known.tflops
+    known = pair[1].best_known
+    if known is None or known.latency is None or known.latency.provenance != "measured":
+        return None
+    return known.request.flops / launch_times(known.latency).band.median_ms / 1e9  # read once: every chart asks again
+
+
+def noted(pair: Pair) -> tuple[Flag, ...]:
+    """What stands beside the time to quote, but for what is well: a power cap, a clock that moved."""
+    known = pair[1].best_known
+    return () if known is None else tuple(flag for flag in known.flags if flag.severity != "ok")
 
 
 def word(shown: Shown, pair: Pair) -> str:
@@ -174,7 +186,7 @@ def told(series: Series) -> dict[str, str]:
         "version": series.kernel,
         "tokens": words.tokens(series.problem.seq_len_q),
         "mask": "causal" if series.problem.causal else "full",
-        "head_dim": str(series.problem.head_dim),
+        "head_dim": f"head_dim {series.problem.head_dim}",
         "format": series.precision.title,
     }
 
@@ -225,7 +237,9 @@ def _unranked(shown: Shown) -> str:
 def _where(shown: Shown) -> str:
     """'v2 at 4k tokens', 'v3 FP8 at 16k tokens, causal'."""
     problem = shown.series.problem
-    return f"{name_of(shown.series)} at {words.tokens(problem.seq_len_q)} tokens{', causal' * problem.causal}"
+    several = len({one.head_dim for one in shown.sweep.plan.problems}) > 1
+    head_dim = f", head_dim {problem.head_dim}" * several
+    return f"{name_of(shown.series)} at {words.tokens(problem.seq_len_q)} tokens{head_dim}{', causal' * problem.causal}"
 
 
 def name_of(series: Series) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.sweep_shown import Shown, name_of, tflops, word
+from app.sweep_shown import Shown, name_of, noted, tflops, word
 from profiling import words
 from profiling.sweep_cells import advice_for
-from profiling.sweep_record import Gain
+from profiling.sweep_record import Gain, RankRow
+
+NOTED = "noted"
+EXPLAINED = {NOTED: "What the worker noted against this time; the cell at the right says it in a sentence."}
+_WORTH_A_WORD = 0.01
 
 
 def ranked(shown: Shown) -> list[dict[str, str]]:
     """A row a configuration that has a time, best first."""
     rows = []
+    is_noted = any(_disturbed(shown, row) for row in shown.ranking.rows)
     for row in shown.ranking.rows:
         cell, outcome = shown.sweep.by_key[row.key]
         rows.append(
@@ -24,16 +29,35 @@ def ranked(shown: Shown) -> list[dict[str, str]]:
                 "min to q3": f"{words.milliseconds(row.low_ms)} to {words.milliseconds(row.high_ms)}",
                 "behind": words.ratio(row.behind_best),
                 "timed": "finals" if row.is_final else "once",
+                **({NOTED: _disturbed(shown, row)} if is_noted else {}),
             }
         )
     return rows
 
 
+def _disturbed(shown: Shown, row: RankRow) -> str:
+    return ", ".join(flag.short for flag in noted(shown.sweep.by_key[row.key]) if flag.severity != "info")
+
+
 def about_ranks(shown: Shown) -> str:
     """How the ranks came about."""
     finals = sum(row.is_final for row in shown.ranking.rows)
-    again = f"The first {finals} were timed again, interleaved; the others once, each in a job of its own. " if finals else ""
-    return f"{again}Configurations that cannot be told apart share the rank."
+    again = f"{finals} finalists were timed again, in common rounds; the others once, in a brief screening. " if finals else ""
+    return f"{again}{_changed(shown)}Configurations that cannot be told apart share the rank."
+
+
+def _changed(shown: Shown) -> str:
+    """What the finalists' times changed by since their screening, where the others are taken to change alike."""
+    once = next((row for row in shown.ranking.rows if not row.is_final), None)
+    best = shown.ranking.best
+    if once is None or best is None or not best.is_final:
+        return ""
+    ratio = once.behind_best * best.median_ms / once.median_ms
+    if abs(ratio - 1) < _WORTH_A_WORD:
+        return ""
+    return (
+        f"In the finals launches took {words.ratio(ratio)} as long as in the screening; behind reckons so for the others too. "
+    )
 
 
 def recommended(found: Sequence[Shown]) -> list[dict[str, str]]:
@@ -50,16 +74,18 @@ def _row(shown: Shown) -> dict[str, str]:
         "tokens": f"{length:,}",
         "best here": best[0].title,
         "TFLOP/s": words.three_digits(tflops(best)),
-        "over the default": _ratio(shown.ranking.over_default),
+        "over the default": _ratio(shown.ranking.over_default, best[0].key),
         "the article’s": advice_for(length).title,
         "its TFLOP/s": why if speed is None else words.three_digits(speed),
-        "over the article’s": _ratio(shown.ranking.over_article),
+        "over the article’s": _ratio(shown.ranking.over_article, best[0].key),
     }
 
 
-def _ratio(gain: Gain) -> str:
+def _ratio(gain: Gain, best: str) -> str:
     if gain.ratio is None:
         return "–"
+    if gain.key == best:
+        return "the same"
     interval = f" ({words.ratio(gain.low)} to {words.ratio(gain.high)})" if gain.low is not None else ""
     return f"{words.ratio(gain.ratio)}{interval}"
 

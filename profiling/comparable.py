@@ -11,6 +11,7 @@ import numpy as np
 
 from profiling import words
 from profiling.flags import FEWEST_SAMPLES
+from profiling.launch_times import launch_times
 from profiling.own_inputs import inputs_of
 from profiling.records import Latency, Measurement, Severity
 
@@ -91,7 +92,7 @@ def another_device(before: Measurement, after: Measurement) -> str:
 
 def ratio_of_medians(before: Measurement, after: Measurement) -> float:
     """All launches' medians, A's over B's."""
-    return before.latency.median_ms / after.latency.median_ms
+    return launch_times(before.latency).band.median_ms / launch_times(after.latency).band.median_ms
 
 
 # What a reader looks at first

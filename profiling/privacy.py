@@ -103,10 +103,14 @@ def personal(snapshot: AnySnapshot) -> tuple[str, ...]:
 
 def without_personal(snapshot: Snapshot) -> Snapshot:
     """The snapshot without author, host, and the user names, host names and absolute paths in its texts."""
-    value = snapshot.model_dump(mode="json")
+    value = plain(snapshot.model_dump(mode="json")) | {"author": "", "host": ""}
+    return _SNAPSHOT.validate_json(canonical(value))
+
+
+def plain(value: Any) -> Any:
+    """A record's JSON value without the user names, host names and absolute paths in its texts."""
     names = _names_in(value)
-    plain = _mapped(value, "", lambda text: _replaced(text, names)) | {"author": "", "host": ""}
-    return _SNAPSHOT.validate_json(canonical(plain))
+    return _mapped(value, "", lambda text: _replaced(text, names))
 
 
 _SNAPSHOT = TypeAdapter(Snapshot)

@@ -10,7 +10,7 @@ import numpy as np
 _MOST_DEGREES = 1000
 
 
-@lru_cache
+@lru_cache(maxsize=2 * _MOST_DEGREES)
 def t_quantile(probability: float, degrees: int) -> float:
     """Student's t: the value that a variable of so many degrees of freedom stays below with this probability, above 0.5.
 

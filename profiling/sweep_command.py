@@ -17,7 +17,8 @@ from profiling.record_types import first_sentence
 from profiling.records import DeviceFacts
 from profiling.run_options import EXPLAINED, ON_GPU, ON_INTERPRETER, device_of, whole
 from profiling.runner import Runner, add_cluster_option, runner_from
-from profiling.sweep_export import csv_of, json_of
+from profiling.sweep_export import csv_of, gzip_of, json_of
+from profiling.sweep_file import SUFFIXES, NotASweep, read
 from profiling.sweep_ranking import rankings
 from profiling.sweep_record import (
     SIDES,
@@ -36,9 +37,11 @@ from profiling.sweep_run import PAUSED, SweepRun
 from profiling.sweep_runner import planned
 from profiling.sweep_store import SweepStore
 from profiling.terminal import BAD_INPUT, INTERRUPTED, NOT_RIGHT, RIGHT, BadInput, columns, complain, shown
+from profiling.untrusted import MAX_RAW_BYTES
+from profiling.whole_file import read_at_most
 
 _LOOK_S = 0.5
-_SUFFIXES = (".csv", ".json")
+_WRITTEN = {".csv": csv_of, ".json": json_of, ".gz": gzip_of}
 _USUAL = SweepPlan.model_fields
 _LONGEST_WHY = 100
 
@@ -76,9 +79,9 @@ def add_sweep_command(commands: argparse._SubParsersAction) -> None:
     add_cluster_option(parser)
     group.add_argument("--resume", metavar="ID", help="go on with this sweep; all else is as it was")
     group.add_argument("--list", action="store_true", help="list the sweeps in the store, and run nothing")
-    group.add_argument("--show", metavar="ID", help="print a sweep as it was last kept, and run nothing")
+    group.add_argument("--show", metavar="ID|FILE", help="print a sweep as it was last kept, or of a written file; run nothing")
     group.add_argument("--store", metavar="URL", help=STORE_HELP)
-    group.add_argument("--out", type=Path, metavar="FILE", help="write it too: cells as .csv, everything as .json")
+    group.add_argument("--out", type=Path, metavar="FILE", help="write it too: cells as .csv, everything as .json or .json.gz")
     group.add_argument("--all", action="store_true", help="print every cell, also those that cannot run, with the reason")
     group.add_argument("--json", action="store_true", help="print everything as JSON, and nothing else")
     parser.set_defaults(command=_sweep)
@@ -90,7 +93,9 @@ def _wholes(text: str) -> tuple[int, ...]:
 
 def _sweep(options: argparse.Namespace) -> int:
     if options.out is not None:
-        check_file(options.out, _SUFFIXES)
+        check_file(options.out, tuple(_WRITTEN))
+    if _is_file(options.show):
+        return _finish(options, _in_file(Path(options.show)))
     store = SweepStore(options.store or "")
     try:
         if options.list:
@@ -109,6 +114,19 @@ def _known(store: SweepStore, id: str) -> Sweep:
     if found is None:
         raise BadInput(f"sweep = {shown(id, 40)} is not in the store {store.place}: sweep --list names those that are.")
     return found
+
+
+def _is_file(asked: str | None) -> bool:
+    return asked is not None and Path(asked).suffix in SUFFIXES
+
+
+def _in_file(path: Path) -> Sweep:
+    try:
+        return read(read_at_most(path, MAX_RAW_BYTES))
+    except OSError as error:
+        raise BadInput(f"{shown(str(path), 200)} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+    except NotASweep as problem:
+        raise BadInput(f"{shown(str(path), 200)}: {problem}") from None
 
 
 # What is asked for
@@ -246,7 +264,7 @@ def _finish(options: argparse.Namespace, sweep: Sweep) -> int:
         for ranking in rankings(sweep):
             print(*_series(sweep, ranking, options.all), "", sep="\n")
     if options.out is not None:
-        write(options.out, csv_of(sweep) if options.out.suffix == ".csv" else json_of(sweep))
+        write(options.out, _WRITTEN[options.out.suffix](sweep))
         complain(f"Written: {options.out}")
     return _code(options, sweep)
 
@@ -254,7 +272,8 @@ def _finish(options: argparse.Namespace, sweep: Sweep) -> int:
 def _code(options: argparse.Namespace, sweep: Sweep) -> int:
     state, going_on = sweep.state, f"python -m profiling sweep --resume {sweep.sweep_id}"
     if state.status == "paused":
-        complain(f"{state.sentence.rstrip('.')}: {state.done} of {state.total} cells are kept. Go on with: {going_on}")
+        kept = "are in the file." if _is_file(options.show) else f"are kept. Go on with: {going_on}"
+        complain(f"{state.sentence.rstrip('.')}: {state.done} of {state.total} cells {kept}")
         if options.show is not None:
             return RIGHT
         return INTERRUPTED if state.sentence == PAUSED else BAD_INPUT

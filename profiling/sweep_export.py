@@ -1,11 +1,13 @@
-"""A sweep as a file: the cells as CSV, the whole as JSON, the best as Python. Pure."""
+"""A sweep as a file: the cells as CSV, the whole as JSON, the best as Python. Pure but for this machine's names, left out."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 
+from profiling.privacy import plain
 from profiling.samples_csv import harmless
 from profiling.sweep_ranking import rankings
 from profiling.sweep_record import CellOutcome, Ranking, RankRow, Sweep, SweepCell, snippet
@@ -73,8 +75,11 @@ def _timed(outcome: CellOutcome) -> bool:
 
 
 def csv_of(sweep: Sweep) -> bytes:
-    """The cells as a CSV file: UTF-8 with the mark by which spreadsheets know it, no cell a formula to one."""
-    rows, text = rows_of(sweep), io.StringIO(newline="")
+    """The cells as a CSV file: UTF-8 with the mark by which spreadsheets know it, no cell a formula to one.
+
+    Names of this machine and its users, and of folders, are left out of it as of json_of.
+    """
+    rows, text = plain(rows_of(sweep)), io.StringIO(newline="")
     table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
     table.writerows({name: harmless(one) if isinstance(one, str) else one for name, one in row.items()} for row in rows)
@@ -82,10 +87,16 @@ def csv_of(sweep: Sweep) -> bytes:
 
 
 def json_of(sweep: Sweep) -> bytes:
-    """The whole sweep, every sample with it, and its rankings with the best tiles as Python."""
+    """The whole sweep, every sample with it, and its rankings with the best tiles as Python; not who started it."""
     found = [{**one.model_dump(mode="json"), "snippet": _snippet(sweep, one)} for one in rankings(sweep)]
-    document = {"sweep": sweep.model_dump(mode="json"), "rankings": found}
+    document = plain({"sweep": sweep.model_dump(mode="json"), "rankings": found})
+    document["sweep"]["owner"] = ""
     return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+
+
+def gzip_of(sweep: Sweep) -> bytes:
+    """json_of, compressed; the same bytes every time."""
+    return gzip.compress(json_of(sweep), mtime=0)
 
 
 def _snippet(sweep: Sweep, ranking: Ranking) -> str | None:

@@ -1,8 +1,9 @@
 """Who won a sweep: each series' cells in order, where those that cannot be told apart share the rank. Pure.
 
 The finalists were timed in common rounds, so that profiling.verdict goes round by round among them. Every other cell has its
-screening alone: it is held against the others' screening, by rounds where one job timed both, else by nvbench's clear gap. A
-screening is brief, and a GPU may be cooler then: its times are scaled by what the finalists' times changed from theirs.
+screening alone: it is held against the others' screening, by rounds where one job timed both in enough of them, else by
+nvbench's clear gap. A screening is brief, and a GPU may be cooler then: its times are scaled by what the finalists' times
+changed from theirs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from functools import lru_cache
 
 from profiling import words
 from profiling.feasibility import CAN_RUN
+from profiling.launch_times import launch_times
 from profiling.records import Measurement
 from profiling.sweep_cells import advice_for
 from profiling.sweep_record import CellOutcome, Gain, Ranking, RankRow, Series, Sweep, SweepCell
-from profiling.verdict import Band, Verdict, verdict
+from profiling.verdict import FEWEST_ROUNDS, Verdict, verdict
 
 _INTERPRETED = "Interpreted: there is no GPU time to rank."
 _UNTIMED = "Nothing was timed yet."
@@ -65,7 +67,7 @@ def finalists_of(sweep: Sweep, series: Series) -> tuple[SweepCell, ...]:
     """Whom to time again: the plan's count of the fastest by the screening, the default, and the article's best."""
     timed = sorted(
         (_Timed(*pair) for pair in sweep.of(series) if _can_be_true(pair[1].measurement)),
-        key=lambda one: (one.outcome.measurement.latency.median_ms, one.cell.key),
+        key=lambda one: (_median_ms(one.outcome.measurement), one.cell.key),
     )
     if not timed or sweep.plan.finalists == 0:
         return ()
@@ -84,19 +86,22 @@ def _can_be_true(one: Measurement | None) -> bool:
     return all(flag.severity != "bad" for flag in one.flags)
 
 
+def _median_ms(one: Measurement) -> float:
+    """The latency's, which is read once."""
+    return launch_times(one.latency).band.median_ms
+
+
 def _ordered(timed: list[_Timed]) -> list[_Timed]:
     """The best first, then by how far they are behind it."""
     if not timed:
         return []
     finals = [one for one in timed if one.final is not None]
-    best = min(finals or timed, key=lambda one: (one.quoted.latency.median_ms, one.cell.key))
-    changed = statistics.median(
-        [one.final.latency.median_ms / one.outcome.measurement.latency.median_ms for one in finals] or [1.0]
-    )
+    best = min(finals or timed, key=lambda one: (_median_ms(one.quoted), one.cell.key))
+    changed = statistics.median([_median_ms(one.final) / _median_ms(one.outcome.measurement) for one in finals] or [1.0])
     found = []
     for one in timed:
-        median_ms = one.quoted.latency.median_ms * (1.0 if one.final is not None else changed)
-        found.append(_Timed(one.cell, one.outcome, median_ms / best.quoted.latency.median_ms))
+        median_ms = _median_ms(one.quoted) * (1.0 if one.final is not None else changed)
+        found.append(_Timed(one.cell, one.outcome, median_ms / _median_ms(best.quoted)))
     return sorted(found, key=lambda one: (one.cell.key != best.cell.key, one.behind, one.cell.key))
 
 
@@ -115,7 +120,7 @@ def _rows(ordered: list[_Timed]) -> tuple[RankRow, ...]:
 
 
 def _row(one: _Timed, rank: int, why: str) -> RankRow:
-    band = Band.of(one.quoted.latency)
+    band = launch_times(one.quoted.latency).band
     return RankRow(
         rank=rank, key=one.cell.key, median_ms=band.median_ms, low_ms=band.low_ms, high_ms=band.high_ms,
         is_final=one.final is not None, behind_best=one.behind, why=why,
@@ -145,7 +150,13 @@ class _Same:
 # While a sweep runs, a page asks for its ranking again with every new cell: most pairs are those of a moment ago.
 @lru_cache(maxsize=4096)
 def _judged(before: _Same, after: _Same) -> Verdict:
-    return verdict(before.of, after.of, same_job=before.of.started_at == after.of.started_at)
+    same_job = before.of.started_at == after.of.started_at
+    found = verdict(before.of, after.of, same_job)
+    if found.word != "UNCLEAR" or not same_job or len(found.rounds) >= FEWEST_ROUNDS:
+        return found
+    # Of a kernel of microseconds a screening has hundreds of launches in a round or two: too few rounds, not too few launches.
+    by_gap = verdict(before.of, after.of, same_job=False)
+    return by_gap if by_gap.word != "UNCLEAR" else found
 
 
 def _gain(ordered: list[_Timed], pairs: tuple[tuple[SweepCell, CellOutcome], ...], role: str, name: str) -> Gain:
@@ -163,7 +174,7 @@ def _gain(ordered: list[_Timed], pairs: tuple[tuple[SweepCell, CellOutcome], ...
 
 
 def _said(found: Verdict, best: _Timed, other: _Timed, name: str) -> str:
-    ours, theirs = (words.milliseconds(one.quoted.latency.median_ms) for one in (best, other))
+    ours, theirs = (words.milliseconds(_median_ms(one.quoted)) for one in (best, other))
     spills = other.outcome.report.spill_bytes if other.outcome.report is not None else 0
     what = f"{name} ({other.cell.title}{f', which spills {spills:,} bytes a thread' if spills else ''})"
     if found.word == "FASTER" and found.ratio is not None:

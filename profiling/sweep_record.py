@@ -360,8 +360,8 @@ class RankRow(Frozen):
     """A cell with a time in its place. rank is shared by cells that cannot be told from the first of that rank.
 
     low_ms to high_ms: from the fastest launch to the third quartile. is_final: timed in the finalists' common rounds.
-    behind_best: its time ÷ the best's, by rounds where both are finalists of one job, else by medians. why: the verdict on
-    it against the first of its rank, '' for that one itself.
+    behind_best: its median ÷ the best's; where it has its screening alone, scaled by what the finalists' times changed. why:
+    the verdict on it against the first of its rank, '' for that one itself.
     """
 
     rank: Annotated[int, Field(ge=1)]

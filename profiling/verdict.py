@@ -27,7 +27,8 @@ import numpy as np
 from profiling import words
 from profiling.comparable import another_device, cautions, not_comparable, ratio_of_medians
 from profiling.flags import HELD_DOWN
-from profiling.records import Latency, Measurement
+from profiling.launch_times import Band, LaunchTimes, launch_times
+from profiling.records import Measurement
 from profiling.student_t import t_quantile
 
 Word = Literal["FASTER", "SLOWER", "SAME", "UNCLEAR"]
@@ -63,23 +64,6 @@ class Verdict:
     rounds: tuple[tuple[float, float], ...] = ()
 
 
-@dataclass(frozen=True)
-class Band:
-    """nvbench's interval of a job's launches, from the fastest to the third quartile, with what the rule needs beside it."""
-
-    low_ms: float
-    median_ms: float
-    high_ms: float
-    scatter: float
-
-    @staticmethod
-    def of(latency: Latency) -> Band:
-        """The band of all its launches; scatter is the interquartile range as a share of the median."""
-        samples = latency.samples_ms.numpy()
-        q1, median, q3 = (float(value) for value in np.quantile(samples, (0.25, 0.5, 0.75)))
-        return Band(float(samples.min()), median, q3, (q3 - q1) / median)
-
-
 def verdict(before: Measurement, after: Measurement, same_job: bool) -> Verdict:
     """Judge two measurements. same_job: both are of one snapshot, and so were timed in interleaved rounds.
 
@@ -110,8 +94,9 @@ def warm_verdict(before: Measurement, after: Measurement, same_job: bool) -> Ver
 
 def _by_rounds(before: Measurement, after: Measurement, weakened_by: tuple[str, ...]) -> Verdict:
     """One job: a t interval on the logarithms of the ratios of the rounds' medians."""
-    ours, theirs = _median_of_round(before.latency), _median_of_round(after.latency)
-    rounds = tuple((ours[number], theirs[number]) for number in sorted(ours.keys() & theirs.keys()))
+    ours, theirs = launch_times(before.latency), launch_times(after.latency)
+    at_ours, at_theirs = _shared_rounds(ours, theirs)
+    rounds = tuple(zip(ours.medians_ms[at_ours].tolist(), theirs.medians_ms[at_theirs].tolist(), strict=True))
     if len(rounds) < FEWEST_ROUNDS:
         ratio = ratio_of_medians(before, after)
         count = f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}"
@@ -121,7 +106,7 @@ def _by_rounds(before: Measurement, after: Measurement, weakened_by: tuple[str, 
         )
         return Verdict("UNCLEAR", ratio, None, None, "none", sentence, cautions=weakened_by, rounds=rounds)
     # log a − log b, not log(a / b): swapping A and B then changes signs and nothing else.
-    logs = np.array([math.log(a) - math.log(b) for a, b in rounds])
+    logs = ours.logs[at_ours] - theirs.logs[at_theirs]
     mean = float(logs.mean())
     half = t_quantile(0.5 + CONFIDENCE / 2, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     word = _word_of_rounds(mean, half)
@@ -138,12 +123,12 @@ def _word_of_rounds(mean: float, half: float) -> Word:
     return "SAME" if abs(mean) + half <= least else "UNCLEAR"
 
 
-def _median_of_round(latency: Latency) -> dict[int, float]:
-    samples, turns = latency.samples_ms.numpy(), latency.round_of.numpy()
-    order = np.argsort(turns, kind="stable")
-    numbers, starts = np.unique(turns[order], return_index=True)
-    parts = np.split(samples[order], starts[1:])
-    return {int(number): float(np.median(part)) for number, part in zip(numbers, parts, strict=True)}
+def _shared_rounds(ours: LaunchTimes, theirs: LaunchTimes) -> tuple[np.ndarray | slice, np.ndarray | slice]:
+    """Where the rounds that both have stand in each, in ascending order."""
+    if np.array_equal(ours.rounds, theirs.rounds):
+        return slice(None), slice(None)
+    _, at_ours, at_theirs = np.intersect1d(ours.rounds, theirs.rounds, assume_unique=True, return_indices=True)
+    return at_ours, at_theirs
 
 
 def _by_bands(before: Measurement, after: Measurement, weakened_by: tuple[str, ...]) -> Verdict:
@@ -185,7 +170,7 @@ def _overlap(ours: Band, theirs: Band) -> float:
 
 
 def _takes(before: Measurement, after: Measurement) -> str:
-    ours, theirs = (words.milliseconds(one.latency.median_ms) for one in (before, after))
+    ours, theirs = (words.milliseconds(launch_times(one.latency).band.median_ms) for one in (before, after))
     return f"{'Warm, ' if after.latency.mode == 'warm' else ''}B takes {theirs} where A takes {ours}"
 
 

@@ -143,7 +143,12 @@ def with_finals(sweep: Sweep) -> Sweep:
         found.model_copy(update={"final": on_gpu(one, is_final=True)}) if one.key in finals else found
         for one, found in zip(sweep.cells, sweep.outcomes, strict=True)
     )
-    return sweep.model_copy(update={"outcomes": outcomes})
+    return with_outcomes(sweep, outcomes)
+
+
+def with_outcomes(sweep: Sweep, outcomes: tuple[CellOutcome, ...]) -> Sweep:
+    """The same sweep with these; a copy would keep what it remembers of the others."""
+    return Sweep(**{name: getattr(sweep, name) for name in Sweep.model_fields} | {"outcomes": outcomes})
 
 
 def crashed(one: SweepCell) -> CellOutcome:

@@ -15,9 +15,12 @@ import pytest
 from profiling import sweep_command
 from profiling.cli import main
 from profiling.job_queue import JobQueue
+from profiling.sweep_export import json_of
+from profiling.sweep_record import SweepState
 from profiling.sweep_store import SweepStore
 from profiling.terminal import BAD_INPUT, INTERRUPTED, NOT_RIGHT, RIGHT
 from tests import fake_sweep_worker as fake
+from tests import made_up_sweeps as sweeps
 from tests import records_for_tests as records
 
 SMALL = "--kernel v2 --seq-len 4096 --head-dim 128 --causal yes --block-m 64,128 --block-n 32,64 --num-warps 8"
@@ -52,7 +55,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("--kernel v2 --device interpreter --budget 9", "budget = 9 is not possible in the interpreter"),
         ("--kernel v2 --seq-len 0", "seq_len_q = 0 is not possible"),
         ("--kernel v2 --dtype fp64", "dtype = 'fp64' is not possible"),
-        ("--kernel v2 --out there.txt", "out = there.txt is not possible: its name ends in .csv or .json."),
+        ("--kernel v2 --out there.txt", "out = there.txt is not possible: its name ends in .csv or .json or .gz."),
         ("--resume 0123456789ab", "sweep = 0123456789ab is not in the store"),
         ("--show nothing", "sweep = nothing is not in the store"),
     ],
@@ -64,7 +67,9 @@ def test_what_is_not_possible_is_said_in_one_sentence(say: Say, line: str, sente
     assert error.count("\n") == 1
 
 
-def test_the_best_is_printed_with_what_it_wins_and_everything_is_written(say: Say, tmp_path: Path) -> None:
+def test_the_best_is_printed_with_what_it_wins_and_everything_is_written(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, out, error = say(f"{SMALL} --num-stages 2,3 --finalists 3 --out {tmp_path / 'cells.csv'}")
     assert code == RIGHT
     assert "v2 · 4,096 tokens · head_dim 128 · causal · bf16" in out
@@ -86,9 +91,34 @@ def test_the_best_is_printed_with_what_it_wins_and_everything_is_written(say: Sa
     code, shown, _ = say(f"--show {sweep_id[:6]} --json")
     assert json.loads(shown)["sweep"]["sweep_id"] == sweep_id
     assert say(f"--show {sweep_id}")[1] == out
+    file = tmp_path / "whole.json.gz"
+    assert say(f"--show {sweep_id} --out {file}")[1] == out
+    with monkeypatch.context() as without_a_store:
+        without_a_store.setattr(sweep_command, "SweepStore", None)
+        assert say(f"--show {file}") == (RIGHT, out, "")
     code, _, error = say(f"--resume {sweep_id}")
     assert (code, error) == (BAD_INPUT, f"The sweep {sweep_id} is finished: there is nothing to resume.\n")
     assert say(f"--resume {sweep_id} --kernel v2")[0] == BAD_INPUT
+
+
+def test_of_a_file_that_is_no_sweep_there_is_one_sentence(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "none.json").write_text('{"cells": []}')
+    for name, sentence in {
+        "none.json": "This is JSON, but no exported sweep: it has no field 'sweep'.",
+        "gone.json": "cannot be read: no such file or directory.",
+    }.items():
+        code, out, error = say(f"--show {tmp_path / name}")
+        assert (code, out, error.count("\n")) == (BAD_INPUT, "", 1)
+        assert error.endswith(f"{sentence}\n")
+
+
+def test_a_sweep_that_ran_when_it_was_exported_is_shown_as_far_as_it_was(say: Say, tmp_path: Path) -> None:
+    began = SweepState(status="running", phase="screening", done=0, total=1)
+    (tmp_path / "begun.json").write_bytes(json_of(sweeps.swept(sweeps.plan(), began, until=40)))
+    code, out, error = say(f"--show {tmp_path / 'begun.json'}")
+    assert code == RIGHT
+    assert "not tried yet" in out
+    assert error == f"It was exported while it ran: 40 of {len(sweeps.swept(sweeps.plan()).cells)} cells are in the file.\n"
 
 
 def test_a_wrong_cell_has_its_reason_and_the_code_says_so(say: Say, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.testing.v1 import AppTest
 
-from app import state, sweep_choices, sweep_shown
+from app import state, sweep_choices, sweep_shown, sweep_tables
 from kernels.problem import TileConfig
-from profiling.records import DeviceFacts
+from profiling.records import DeviceFacts, Flag
 from profiling.store import StoreProblem
+from profiling.sweep_export import gzip_of, json_of
 from profiling.sweep_record import Sweep, SweepState, snippet
 from tests import made_up_sweeps as sweeps
 from tests import records_for_tests as records
@@ -270,6 +271,90 @@ def test_lines_of_the_parallel_coordinates_are_picked(queue: FakeQueue, monkeypa
     page.button_group(key=state.SWEEP_ONLY_KEY).set_value(["BLOCK_N 32"]).run()
     assert not page.exception
     assert page.session_state[state.SWEEP_ONLY_KEY] == ["BLOCK_N 32"]
+
+
+# One that was not made here
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(state, "GALLERY", tmp_path)
+    return tmp_path
+
+
+def test_a_recorded_sweep_is_listed_opened_and_shown_like_one_of_ones_own(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, whole: Sweep, box: Path
+) -> None:
+    (box / "1.sweep.json.gz").write_bytes(gzip_of(whole))
+    (box / "2.sweep.json.gz").write_bytes(b"{}")
+    page, _ = sweep_page(monkeypatch)
+    assert whole.plan.title in said(page)
+    assert "2.sweep.json.gz is not a recorded sweep:" in said(page)
+    page.button(key="open 1.sweep.json.gz").click().run()
+    assert not page.exception
+    assert page.query_params["sweep"] == whole.sweep_id
+    own, _ = sweep_page(monkeypatch, whole.model_copy(update={"sweep_id": "00000000beef"}), sweep="00000000beef")
+    for place in range(4):
+        assert drawn(page, place) == drawn(own, place)
+    shown, device = said(page), whole.outcomes[0].measurement.environment
+    assert "recording · H200 · " in shown
+    assert "not measured here" in shown
+    assert "Recommended for NVIDIA H200" in shown
+    for version in (device.driver_version, device.torch_version, device.triton_version, device.python_version):
+        assert version in shown
+    assert [one.label for one in page.get("download_button")] == ["CSV", "JSON"]
+    for key in ("sweep_pause", "sweep_resume", "sweep_cancel"):
+        assert not has_button(page, key)
+
+
+def test_a_recorded_sweep_opens_by_its_link_without_a_store_or_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, queue: FakeQueue, whole: Sweep, box: Path
+) -> None:
+    monkeypatch.setattr(state, "job_queue", lambda: FakeQueue((records.interpreter(),)))
+    (box / "1.sweep.json.gz").write_bytes(gzip_of(sweeps.swept(whole.plan, PAUSED, until=30)))
+
+    def broken(*_: object) -> None:
+        raise StoreProblem("The store cannot be opened: disk I/O error.")
+
+    monkeypatch.setattr(FakeSweeps, "listed", broken)
+    monkeypatch.setattr(FakeSweeps, "view", broken)
+    page, _ = sweep_page(monkeypatch, sweep=sweeps.SWEEP_ID, v_tokens="4k")
+    assert "The store cannot be opened: disk I/O error." in said(page)
+    assert "v2 at 4k tokens: " in said(page)
+    assert "paused · 30 of " in said(page)
+    assert not has_button(page, "sweep_resume")
+
+
+def test_a_teammate_s_file_is_opened_in_this_tab_alone(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, whole: Sweep, box: Path
+) -> None:
+    page, _ = sweep_page(monkeypatch)
+    page.file_uploader[0].set_value(("<b>x</b>.json", b"{}", "application/json")).run()
+    assert "This is JSON, but no exported sweep" in said(page)
+    page.run()
+    assert "no exported sweep" not in said(page)
+    page.file_uploader[0].set_value(("x.json", json_of(whole), "application/json")).run()
+    assert not page.exception
+    assert page.query_params["sweep"] == whole.sweep_id
+    assert "file · H200 · " in said(page)
+    assert sweep_shown.headline(state.shown_series(whole, whole.plan.series[0])) in said(page)
+    assert page.selectbox(key=state.SWEEP_CHOICE_KEY).options[0].startswith("a file: ")
+    other, _ = sweep_page(monkeypatch, sweep=whole.sweep_id)
+    assert "neither in this server’s store nor in the box" in said(other)
+
+
+def test_what_disturbed_a_time_stands_beside_it(queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, whole: Sweep) -> None:
+    flag = Flag(name="power cap", severity="caution", short="power cap", sentence="The power cap held the clock down.")
+    best = state.shown_series(whole, whole.plan.series[0]).best[0].key
+    outcomes = tuple(
+        one.model_copy(update={"final": one.final.model_copy(update={"flags": (flag,)})}) if one.key == best else one
+        for one in whole.outcomes
+    )
+    page, _ = sweep_page(monkeypatch, sweeps.with_outcomes(whole, outcomes), sweep=whole.sweep_id)
+    assert 'title="The power cap held the clock down.' in said(page)
+    rows = sweep_tables.ranked(state.shown_series(sweeps.with_outcomes(whole, outcomes), whole.plan.series[0]))
+    assert [row["noted"] for row in rows] == ["power cap", *[""] * (len(rows) - 1)]
+    assert "noted" not in sweep_tables.ranked(state.shown_series(whole, whole.plan.series[0]))[0]
 
 
 # The ladder

@@ -12,8 +12,9 @@ from app.figures import dots
 from app.figures.style import Absent, Chart, Palette, figure, note_of, notes
 from app.how_taken import COLUMNS
 from profiling import words
+from profiling.launch_times import Band
 from profiling.records import Latency, Measurement
-from profiling.verdict import Band, Verdict
+from profiling.verdict import Verdict
 
 BY_ROUND, BY_LAUNCH = "Median of each round", "Every launch of A and B"
 TOP, BOTTOM, LEFT, RIGHT = 30, 26, 64, 76

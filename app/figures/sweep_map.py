@@ -17,6 +17,8 @@ INTERPRETED_TITLE = "Which tiles give a correct output"
 _MOST_IN_A_HOVER = 8
 _PALEST = 0.12
 _HATCH = {"refused": "-", "wrong": "+", "failed": "|"}
+Look = tuple[str, str, str]
+"""(fill, hatching, colour of its words)."""
 
 
 def chart(shown: Shown, looked_at: str | None, palette: Palette) -> Chart:
@@ -43,13 +45,13 @@ def _figure(shown: Shown, looked_at: str | None, palette: Palette) -> go.Figure:
     found: list[dict[str, Any]] = []
     for spot, place, look in zip(shown.spots, at, drawn, strict=True):
         found += drawing.texts(place, _lines(shown, spot), look, len(columns), spot.outcome.is_over)
-        found += _marks(fig, shown, spot, place, looked_at, (look[2], palette))
+        found += _marks(fig, shown, spot, place, looked_at, (look, palette))
     notes(fig, found)
     return fig
 
 
-def _drawn(shown: Shown, spot: Spot, palette: Palette) -> tuple[str, str, str]:
-    """(fill, hatching, colour of its words)."""
+def _drawn(shown: Shown, spot: Spot, palette: Palette) -> Look:
+    """How a place is drawn."""
     outcome = spot.outcome
     if outcome.status == "measured":
         fill = (
@@ -100,10 +102,10 @@ def _why(spot: Spot) -> str:
 
 
 def _marks(
-    fig: go.Figure, shown: Shown, spot: Spot, at: tuple[int, int], looked_at: str | None, ink: tuple[str, Palette]
+    fig: go.Figure, shown: Shown, spot: Spot, at: tuple[int, int], looked_at: str | None, ink: tuple[Look, Palette]
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Frames around the best, the default's and the article's place, and their names in the cell's corner."""
-    color, palette = ink
+    (fill, hatch, color), palette = ink
     keys = {cell.key for cell, _ in spot.pairs}
     marks = {"best": (shown.best, "solid"), "default": (shown.default, "dash"), "article": (shown.article, "dot")}
     here = {name: dash for name, (pair, dash) in marks.items() if pair is not None and pair[0].key in keys}
@@ -113,7 +115,7 @@ def _marks(
         drawing.frame(fig, *at, palette.text, "solid", 0.055)
     if not here:
         return []
-    corner = {"xanchor": "left", "yanchor": "top", "xshift": 7, "yshift": -5}
+    corner = {"xanchor": "left", "yanchor": "top", "xshift": 7, "yshift": -5, **({"bgcolor": fill} if hatch else {})}
     x, y = at[0] - 0.5 + drawing.GAP / 2, at[1] + 0.5 - drawing.GAP / 2
     return [note_of(" · ".join(here), x, y, color, 11, **corner)]
 

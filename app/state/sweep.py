@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 import streamlit as st
 
 from app import repeat, state, sweep_choices, sweep_shown
-from app.state.form import COMPILE_FOR, COMPILE_FOR_KEY, FORM_DEFAULTS
+from app.state.form import FORM_DEFAULTS
 from app.sweep_choices import DEFAULTS, OPTIONS, TINY
 from app.sweep_shown import Shown
 from profiling.records import DeviceFacts
+from profiling.sweep_file import NotASweep, implausible, read
 from profiling.sweep_ranking import ranking
 from profiling.sweep_record import Ranking, Series, Sweep, SweepCell
 from profiling.sweep_runner import Sweeps
@@ -21,12 +24,17 @@ SWEEP_CELL_KEY = "sweep_cell"
 SWEEP_DEVICE_KEY = "s_device"
 SWEEP_CHOICE_KEY = "sweep_choice"
 SWEEP_ONLY_KEY = "sweep_only"
+SWEEP_FILES = "*.sweep.json.gz"
+"""What a recorded sweep is called in the gallery's folder, where every .json is a recorded snapshot."""
 _SWEEP_PARAM = "sweep"
 _OPENED_KEY = "_sweep"
 _GREETED_KEY = "_sweep_greeted"
 _RANKED_KEY = "_sweep_ranked"
 _SERIES_KEY = "_sweep_series"
 _VARIED_KEY = "_sweep_varied"
+_FILE_KEY = "_sweep_file"
+_FILES_KEY = "_sweep_files"
+_BOX_KEY = "_sweep_upload"
 
 Value = str | list[str]
 
@@ -35,6 +43,73 @@ Value = str | list[str]
 def sweeps() -> Sweeps:
     """The sweeps of this server, shared by all sessions."""
     return Sweeps(state.job_queue())
+
+
+@dataclass(frozen=True)
+class ForeignSweep:
+    """A sweep that this server neither ran nor keeps: recorded and in the box, or a file that was opened in this tab.
+
+    warnings: a sentence for each of its times that cannot be true.
+    """
+
+    sweep: Sweep
+    origin: Literal["gallery", "file"]
+    name: str
+    warnings: tuple[str, ...] = ()
+
+
+@st.cache_resource(show_spinner="Reading the recorded sweeps …")
+def _read_sweep(path: str, modified_ns: int) -> ForeignSweep | str:
+    try:
+        return ForeignSweep(read(Path(path).read_bytes()), "gallery", Path(path).name)
+    except NotASweep as problem:
+        return str(problem)
+
+
+def recorded_sweeps() -> dict[str, ForeignSweep | str]:
+    """The gallery's sweeps by file name; a file that is none comes as the sentence saying why."""
+    paths = sorted(state.GALLERY.glob(SWEEP_FILES))
+    return {path.name: _read_sweep(str(path), path.stat().st_mtime_ns) for path in paths}
+
+
+def foreign_sweeps() -> dict[str, ForeignSweep]:
+    """By id: the recorded sweeps, and the one whose file was opened in this tab."""
+    opened = st.session_state.get(_FILE_KEY)
+    found = [one for one in (*recorded_sweeps().values(), opened) if isinstance(one, ForeignSweep)]
+    return {one.sweep.sweep_id: one for one in found}
+
+
+def view_sweep(sweep_id: str) -> Sweep:
+    """The sweep as it is now, wherever it is. Raises KeyError where there is none, StoreProblem."""
+    foreign = foreign_sweeps().get(sweep_id)
+    return foreign.sweep if foreign is not None else state.sweeps().view(sweep_id)
+
+
+def sweep_upload_key() -> str:
+    """The uploader's key: another one after each file, so that it is empty again."""
+    return f"{_BOX_KEY}_{st.session_state.get(_FILES_KEY, 0)}"
+
+
+def open_sweep_file() -> None:
+    """Callback of the uploader: open the sweep in the file, or hold the sentence saying why it is none."""
+    file = st.session_state.get(sweep_upload_key())
+    if file is None:
+        return
+    st.session_state[_FILES_KEY] = st.session_state.get(_FILES_KEY, 0) + 1
+    try:
+        sweep = read(file.getvalue())
+    except NotASweep as problem:
+        st.session_state[_FILE_KEY] = f"{file.name[:120]}: {problem}"
+        return
+    st.session_state[_FILE_KEY] = ForeignSweep(sweep, "file", file.name, implausible(sweep))
+    open_sweep(sweep.sweep_id)
+
+
+def take_sweep_file_problem() -> str:
+    """Why the file that was opened last is no sweep, said once; nothing where it is one."""
+    if not isinstance(st.session_state.get(_FILE_KEY), str):
+        return ""
+    return st.session_state.pop(_FILE_KEY)
 
 
 def sweep_values() -> dict[str, Value]:
@@ -170,10 +245,7 @@ def picked_lines(choices: Sequence[str]) -> list[str]:
 def run_cell(cell: SweepCell, capability: int | None) -> None:
     """Leave for the Run page, its form saying what this cell is."""
     form = FORM_DEFAULTS | repeat.form_of(cell.request, cell.tiles) | {"energy": FORM_DEFAULTS["energy"]}
-    target = next((name for name, number in COMPILE_FOR.items() if number == capability), None)
-    extra = {} if target is None else {COMPILE_FOR_KEY: target}
-    state.set_form({**form, **extra})
-    state.go_to("run", state.form_address(form) | extra)
+    state.go_to_form(form, capability)
 
 
 def use_plan_of(sweep: Sweep) -> None:

@@ -8,8 +8,9 @@ import streamlit as st
 
 from app import look, state, sweep_shown
 from app.figures import sweep_map as figure
+from app.state import ForeignSweep
 from app.sweep_shown import Shown
-from app.views import press, run_status, sweep_below, sweep_cell, sweep_fields, sweep_ladder
+from app.views import press, run_status, sweep_below, sweep_cell, sweep_fields, sweep_ladder, sweep_recorded
 from app.views.run_result import when
 from kernels.problem import AttentionProblem
 from profiling import words
@@ -18,7 +19,9 @@ from profiling.sweep_export import csv_of, json_of
 from profiling.sweep_record import Series, Sweep, SweepRow
 
 _LOOKS_EVERY_S = 1.5
+_MOST_WARNINGS = 3
 _MAP, _CELL = 1.9, 1.0
+_FOREIGN = {"gallery": "recorded: ", "file": "a file: "}
 _PHASES = {"compiling": "compiling", "screening": "timing each", "finals": "timing the finalists again", "over": "ending"}
 
 
@@ -38,9 +41,13 @@ def page() -> None:
         run_status.discovering()
     with head:
         _head(listed, found)
-        if problem:
-            look.warning(problem)
-    if found is not None:
+        for one in (problem, state.take_sweep_file_problem()):
+            if one:
+                look.warning(one)
+    if found is None:
+        with st.container(gap="small", key="sweep-recorded"):
+            sweep_recorded.to_open()
+    else:
         series = _series(found)
         with st.container():  # a fragment that runs by itself needs a place of its own
             is_busy = found.state.status == "running"
@@ -51,18 +58,24 @@ def page() -> None:
 
 
 def _kept() -> tuple[tuple[SweepRow, ...], Sweep | None, str]:
-    """The sweeps there are, the one that is open, and why the store could not be read.
+    """The sweeps there are, the one that is open, and what is wrong.
 
-    One that this server does not know is dropped from the address.
+    One that is neither here nor in the box is dropped from the address. A recorded one opens without a store.
     """
+    listed, found, problem = (), None, ""
+    sweep_id = state.opened_sweep()
     try:
-        listed, sweep_id = state.sweeps().listed(), state.opened_sweep()
-        return listed, state.sweeps().view(sweep_id) if sweep_id is not None else None, ""
+        found = state.view_sweep(sweep_id) if sweep_id is not None else None
     except KeyError:
         state.open_sweep(None)
-        return listed, None, "The sweep of this address is not in this server’s store."
-    except StoreProblem as problem:
-        return (), None, str(problem)
+        problem = "The sweep of this address is neither in this server’s store nor in the box."
+    except StoreProblem as error:
+        return (), None, str(error)
+    try:
+        listed = state.sweeps().listed()
+    except StoreProblem as error:
+        problem = str(error)
+    return listed, found, problem
 
 
 def _head(listed: Sequence[SweepRow], found: Sweep | None) -> None:
@@ -76,6 +89,7 @@ def _head(listed: Sequence[SweepRow], found: Sweep | None) -> None:
             look.title(sweep_shown.headline(state.shown_series(found, state.chosen_series(found))))
         with st.container(horizontal=True, gap="small", width="content", vertical_alignment="center"):
             _earlier(listed, found)
+            sweep_recorded.open_a_file()
             st.toggle("Tables", key=state.TABLES_KEY, bind="query-params", help="The numbers behind every chart.")
             if found is not None:
                 _downloads(found)
@@ -86,13 +100,14 @@ def _head(listed: Sequence[SweepRow], found: Sweep | None) -> None:
 
 
 def _earlier(rows: Sequence[SweepRow], found: Sweep | None) -> None:
-    """The sweeps that this server keeps, the newest first."""
-    if not rows:
+    """The sweeps that this server keeps, the newest first; then those that were not made here."""
+    listed = {one.sweep_id: _listed(one) for one in rows}
+    listed |= {key: f"{_FOREIGN[one.origin]}{_listed_foreign(one.sweep)}" for key, one in state.foreign_sweeps().items()}
+    if not listed:
         return
-    listed = {one.sweep_id: one for one in rows}
     state.show_sweep_choice(found.sweep_id if found is not None and found.sweep_id in listed else None)
     st.selectbox(
-        "Sweeps", list(listed), format_func=lambda one: _listed(listed[one]), key=state.SWEEP_CHOICE_KEY, index=None,
+        "Sweeps", list(listed), format_func=listed.__getitem__, key=state.SWEEP_CHOICE_KEY, index=None,
         placeholder=f"{len(listed)} sweep{'s' * (len(listed) > 1)} to open", on_change=state.open_chosen_sweep,
         label_visibility="collapsed", width=300,
     )  # fmt: skip
@@ -101,6 +116,10 @@ def _earlier(rows: Sequence[SweepRow], found: Sweep | None) -> None:
 def _listed(one: SweepRow) -> str:
     """Nothing in it changes while the sweep runs: the browser holds a choice by its words."""
     return f"{one.title} · {one.device_name} · {when(one.created_at)} · {one.sweep_id[:4]}"
+
+
+def _listed_foreign(one: Sweep) -> str:
+    return f"{one.plan.title} · {one.device_name} · {when(one.created_at)} · {one.sweep_id[:4]}"
 
 
 def _downloads(found: Sweep) -> None:
@@ -118,7 +137,7 @@ def _downloads(found: Sweep) -> None:
 def _watched(sweep_id: str, series: Series, was_busy: bool) -> None:
     """The sweep as it is; while it runs, drawn again every second, and once it rests the whole page."""
     try:
-        found = state.sweeps().view(sweep_id)
+        found = state.view_sweep(sweep_id)
     except StoreProblem as problem:
         look.field_error(str(problem))
         return
@@ -169,21 +188,34 @@ def _series(found: Sweep) -> Series:
 
 def _status(found: Sweep) -> None:
     """Where it stands, whose it is, and what can be done."""
+    foreign = state.foreign_sweeps().get(found.sweep_id)
     now, problem = found.state, ""
     with st.container(horizontal=True, gap="small", vertical_alignment="center", key="sweep-bar"):
-        look.chips(_chips(found), width="content")
-        if now.status == "running" and press.button("Pause", icon=":material/pause:", key="sweep_pause"):
-            problem = _told(state.sweeps().pause, found)
-        if now.status == "paused" and press.button("Resume", type="primary", icon=":material/play_arrow:", key="sweep_resume"):
-            problem = _told(state.sweeps().resume, found)
-        if not now.is_over and press.button("Cancel", icon=":material/close:", key="sweep_cancel"):
-            problem = _told(state.sweeps().cancel, found)
+        look.chips(_chips(found, foreign), width="content")
+        if foreign is None:
+            problem = _buttons(found)
     if problem:
         look.field_error(problem)
+    if foreign is not None:
+        look.caption(sweep_recorded.made_with(foreign))
+        for sentence in foreign.warnings[:_MOST_WARNINGS]:
+            look.warning(sentence)
     if now.status == "running":
         st.progress(now.done / now.total if now.total else 0.0)
     if now.sentence and not now.is_over:
         look.caption(now.sentence)
+
+
+def _buttons(found: Sweep) -> str:
+    """Pause, Resume, Cancel, as far as each is possible; the sentence that says why what was asked for could not be done."""
+    now, problem = found.state, ""
+    if now.status == "running" and press.button("Pause", icon=":material/pause:", key="sweep_pause"):
+        problem = _told(state.sweeps().pause, found)
+    if now.status == "paused" and press.button("Resume", type="primary", icon=":material/play_arrow:", key="sweep_resume"):
+        problem = _told(state.sweeps().resume, found)
+    if not now.is_over and press.button("Cancel", icon=":material/close:", key="sweep_cancel"):
+        problem = _told(state.sweeps().cancel, found)
+    return problem
 
 
 def _told(what: Callable[[str], None], found: Sweep) -> str:
@@ -195,11 +227,12 @@ def _told(what: Callable[[str], None], found: Sweep) -> str:
     st.rerun()
 
 
-def _chips(found: Sweep) -> list[tuple[str, str, str]]:
-    """The device, how far it is, what was right, what cannot run, what went wrong."""
+def _chips(found: Sweep, foreign: ForeignSweep | None) -> list[tuple[str, str, str]]:
+    """The device, or where it comes from; how far it is, what was right, what cannot run, what went wrong."""
     counts = found.counts
     whose = "this tab" if found.owner == state.owner() else "another tab, or an earlier visit"
-    chips = [("info", found.device_name, f"Started from {whose} at {found.created_at}."), _progress(found)]
+    here = [("info", found.device_name, f"Started from {whose} at {found.created_at}.")]
+    chips = [*(here if foreign is None else sweep_recorded.origin(foreign)), _progress(found)]
     right, wrong = counts.get("measured", 0), counts.get("wrong", 0)
     if right:
         chips.append(("ok", f"{right} correct", "Outputs that were checked against float64 and right."))

@@ -12,7 +12,7 @@ from app.figures.style import Absent, Chart
 from app.how_taken import COLUMNS
 from app.sweep_shown import Shown, alike
 
-RECOMMENDED = "Recommended for this GPU, the article’s beside it"
+_RECOMMENDED = "Recommended for {}, the article’s beside it"
 
 
 def ranked(shown: Shown) -> None:
@@ -21,7 +21,7 @@ def ranked(shown: Shown) -> None:
     if not rows:
         return
     look.heading("Ranked", "measured")
-    look.table(rows, "Table: ranked", COLUMNS["ranking"])
+    look.table(rows, "Table: ranked", {**COLUMNS["ranking"], **sweep_tables.EXPLAINED})
     look.caption(sweep_tables.about_ranks(shown))
 
 
@@ -29,15 +29,17 @@ def by_length(shown: Shown) -> None:
     """The best of each length beside the article's, and how time grows."""
     left, right = st.columns([1.2, 1], gap="large")
     of_lengths = _shown(shown, ("tokens",))
+    is_foreign = shown.sweep.sweep_id in state.foreign_sweeps()
+    title = _RECOMMENDED.format(shown.sweep.device_name if is_foreign else "this GPU")
     with left:
         rows = sweep_tables.recommended(of_lengths)
         if rows:
-            look.heading(RECOMMENDED, "measured")
+            look.heading(title, "measured")
             look.sentence(sweep_tables.in_words(of_lengths))
-            look.table(rows, f"Table: {RECOMMENDED}", COLUMNS["recommended"])
+            look.table(rows, f"Table: {title}", COLUMNS["recommended"])
             look.caption(sweep_tables.about_recommended(shown))
         else:
-            look.absences([Absent(RECOMMENDED, "no length has a GPU’s time.")])
+            look.absences([Absent(title, "no length has a GPU’s time.")])
     with right:
         _chart(scaling.chart(_shown(shown, ("tokens", "version", "format")), shown, look.palette()), "sweep_scaling")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import look, state
+from app import flag_words, look, state
 from app.figures import compiled
 from app.how_taken import COMPILED_ALONE
-from app.sweep_shown import Shown, said, tflops
+from app.sweep_shown import Pair, Shown, noted, said, tflops
 from kernels.architecture import ARCHITECTURES
 from profiling import words
 from profiling.sweep_record import Gain, snippet
@@ -52,6 +52,7 @@ def looked_at(shown: Shown) -> None:
     )
     pair = shown.sweep.by_key[key]
     look.sentence(said(pair))
+    _noted(shown, pair)
     st.code(snippet(pair[0].tiles), language=None, wrap_lines=True)
     _ways_on(shown, key)
     report = pair[1].report
@@ -61,6 +62,17 @@ def looked_at(shown: Shown) -> None:
         st.plotly_chart(drawn.figure, theme=None, config={"displayModeBar": False}, key="sweep_report", alt=drawn.alt)
         if state.tables_shown():
             look.table(drawn.table, f"Table: {drawn.title}", {**drawn.explained, "compiled in": COMPILED_ALONE})
+
+
+def _noted(shown: Shown, pair: Pair) -> None:
+    """What was noted against the time, and which GPU took it where several shared the cells."""
+    known = pair[1].best_known
+    chips = [(flag.severity, flag.short, flag_words.sentence(flag)) for flag in noted(pair)]
+    if known is not None and len(shown.sweep.plan.devices) > 1:
+        device = known.environment.device
+        chips.insert(0, ("info", device.short_name, f"Timed on {device.name}, {device.id}."))
+    if chips:
+        look.chips(chips)
 
 
 def _name(shown: Shown, key: str) -> str:

@@ -1,19 +1,22 @@
-"""The Sweep page in a real Chromium: a sweep of the interpreter fills its map, is paused, found again, resumed, cancelled."""
+"""The Sweep page in a real Chromium: one of the interpreter is begun, paused, found again, ended; a recorded one is opened."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import JOB_PATIENCE_MS, Server, open_page, serious_violations, settle, title
+from profiling.sweep_file import read
+from tests.browser.conftest import JOB_PATIENCE_MS, ROOT, Server, open_page, serious_violations, settle, title
 from tests.browser.test_snapshots_in_browser import button
 
 pytestmark = pytest.mark.browser
 PROBLEM = "s_tokens=128&s_heads=1&s_head_dim=32"
 SIZES = "s_rows=16&s_rows=32&s_columns=16&s_columns=32"
 ADDRESS = f"{PROBLEM}&{SIZES}&s_warps=1&s_warps=2&s_warps=4&s_warps=8&s_stages=1&s_stages=2&s_stages=3&s_stages=4"
+RECORDED = min((ROOT / "app" / "gallery").glob("*.sweep.json.gz"))
 CELLS = 2 * 2 * 4 * 4 + 1 + 4 * 4  # the default, and the article's pair in all warps and stages; too many to end meanwhile
 
 
@@ -85,4 +88,29 @@ def test_going_back_keeps_the_sweep_and_the_fields(page: Page, server: Server) -
     expect(title(page)).to_have_text("Which tiles are fastest, and which cannot run")
     expect(page.get_by_role("textbox", name="seq_len")).to_have_value("64 96")
     expect(page.get_by_role("radio", name="causal", exact=True)).to_be_checked()
+    settle(page)
+
+
+@pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
+def test_a_recorded_sweep_is_opened_looked_through_and_taken_away(page: Page, server: Server, tmp_path: Path) -> None:
+    sweep = read(RECORDED.read_bytes())
+    open_page(page, f"{server.url}/sweep")
+    page.locator(f".st-key-recorded-{sweep.sweep_id}").get_by_role("button", name="Open").click()
+    expect(page).to_have_url(re.compile(f"sweep={sweep.sweep_id}"))
+    expect(page.locator(".st-key-sweep-bar .fs-chip").filter(has_text="recording · ")).to_be_visible()
+    expect(button(page, "sweep_pause")).to_have_count(0)
+    expect(places(page).filter(has_text="over 227").first).to_be_visible()
+    settle(page)
+    assert serious_violations(page) == []
+    page.get_by_role("radio", name="causal", exact=True).click()
+    expect(title(page)).to_contain_text("tokens, causal: ")
+    settle(page)
+    with page.expect_download() as taken:
+        button(page, "sweep_json").click()
+    file = tmp_path / "taken.json"
+    taken.value.save_as(file)
+    assert read(file.read_bytes()) == sweep
+    page.get_by_role("button", name="Open a file").click()
+    page.locator("input[type=file]").set_input_files(file)
+    expect(page.locator(".st-key-sweep-bar .fs-chip").filter(has_text="file · ")).to_be_visible()
     settle(page)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from kernels.registry import OUR_VERSIONS, VERSIONS
 from profiling import words
+from profiling.comparable import not_comparable
 from profiling.foreign_text import printable
 from profiling.improvements import labels, name_in, pairs
+from profiling.own_inputs import inputs_of
 from profiling.records import Measurement
 from profiling.snapshot import AnySnapshot
 from profiling.store import Listed
 
+if TYPE_CHECKING:
+    from app.state import Opened
+
 DIGITS_IN_A_LINK = 16
+_MOST_READ = 12
 _LENGTH = re.compile(r"^([\d,]+) tokens?\b")
 When = Callable[[str], str]
 
@@ -123,16 +131,27 @@ def _counterpart(known_in: AnySnapshot, known: str | None, wanted_in: AnySnapsho
     return _of_one(wanted_in)[1]
 
 
-def partner(a: AnySnapshot, rows: Sequence[Listed]) -> str | None:
-    """The id of the newest row that has a version and the problem of a, and is another; None when there is none."""
+def partner(a: AnySnapshot, rows: Sequence[Listed], read: Callable[[str], Opened | None]) -> Opened | None:
+    """The newest row that belongs to a, and is another; None where none does. read: what is kept under an id.
+
+    A row says neither direction nor inputs: the newest few that have a version and the problem of a are read.
+    """
     if not a.measurements:
         return None
     kernels = {one.request.kernel for one in a.measurements}
     problem = a.measurements[0].request.problem.title
-    fitting = [row for row in rows if row.id != a.id and row.problem_title == problem and kernels & set(row.kernels)]
-    return fitting[0].id if fitting else None
+    fitting = (row for row in rows if row.id != a.id and row.problem_title == problem and kernels & set(row.kernels))
+    found = (read(row.id) for row in islice(fitting, _MOST_READ))
+    return next((one for one in found if one is not None and belong(a, one.snapshot)), None)
 
 
 def belong(a: AnySnapshot, b: AnySnapshot) -> bool:
-    """Whether they have a version and a problem in common."""
-    return bool(pairs(a, b))
+    """Whether a version of theirs can be compared: its times, or in the interpreter, which has none, its outputs."""
+    return any(_can_be_compared(before, after) for before, after in pairs(a, b))
+
+
+def _can_be_compared(before: Measurement, after: Measurement) -> bool:
+    kinds = {one.environment.device.kind for one in (before, after)}
+    if kinds == {"interpreter"}:
+        return inputs_of(before.request) == inputs_of(after.request)
+    return kinds == {"gpu"} and not not_comparable(before, after)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 from kernels.architecture import architecture
-from profiling import words
-from profiling.assembly import STAGES, Assembly, CompiledKernel, stages_of
+from profiling import kernel_parts, words
+from profiling.assembly import STAGES, Assembly, CompiledKernel, kernel_of
 from profiling.assembly_counts import main_loop
 from profiling.assembly_diff import DiffLine, unified
 from profiling.assembly_loops import PRODUCTS, Code, Loop, code_of, counts
@@ -20,7 +21,7 @@ class ShownKernel:
     """One kernel of an answer."""
 
     def __init__(self, kernel: CompiledKernel, sources: dict[str, str]) -> None:
-        self.report, self.texts, self.sources = kernel.report, kernel.texts, sources
+        self.part, self.report, self.texts, self.sources = kernel.part, kernel.report, kernel.texts, sources
         self._rows: dict[str, tuple[Row, ...]] = {}
 
     def rows(self, stage: str) -> tuple[Row, ...]:
@@ -61,25 +62,46 @@ class Shown:
         """What was asked."""
         return self.assembly.question
 
-    def kernel(self, name: str | None) -> ShownKernel:
-        """The kernel of that name, else the attention's."""
-        return next((kernel for kernel in self.kernels if kernel.report.kernel == name), self.kernels[-1])
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """Which stages it has."""
-        return stages_of(self.assembly.kernels)
+    def kernel(self, part: str | None = None) -> ShownKernel:
+        """The kernel that does this; the one that is shown first where there is no such, and without a part."""
+        found = kernel_of(self.assembly.kernels, part) or self.assembly.kernels[-1]
+        return next(one for one, kernel in zip(self.kernels, self.assembly.kernels, strict=True) if kernel is found)
 
 
-def name_of(question: Question) -> str:
-    """'v2 · 64 × 64, 4 warps, 3 stages · head_dim 128 · causal · sm_90'."""
-    request = question.request
-    causal = " · causal" if request.problem.causal else ""
+def parts(found: Sequence[Shown]) -> dict[str, str | None]:
+    """What can be shown of one answer or of two beside each other: by its title the part, None for each one's main kernel."""
+    mains = [one.kernels[-1].part for one in found]
+    told: dict[str, str | None] = {" | ".join(dict.fromkeys(map(kernel_parts.title, mains))): None}
+    every = dict.fromkeys(kernel.part for one in found for kernel in reversed(one.kernels))
+    shared = (part for part in every if part not in mains and all(kernel_of(one.assembly.kernels, part) for one in found))
+    return told | {kernel_parts.title(part): part for part in shared}
+
+
+def name_of(question: Question, part: str) -> str:
+    """'v2 · 64 × 64, 4 warps, 3 stages · head_dim 128 · causal · sm_90'; with a backward, 'v2 backward · dQ · 64 × 64, …'."""
+    request, tiles = question.request, kernel_parts.tiles_of(question.request, part)
     dtype = "" if request.precision.fp8 or request.precision.dtype == "bf16" else f" {request.precision.dtype}"
-    return (
-        f"{label_of(request, request.tiles)}{dtype} · {request.tiles.title} · head_dim {request.problem.head_dim}{causal} · "
-        f"sm_{question.capability}"
-    )
+    name = f"{label_of(request, request.tiles)}{dtype}"
+    if request.direction == "backward":
+        name = f"{request.kernel} backward{dtype} · {kernel_parts.title(part)}"
+    told = [name, *([tiles.title] if tiles else []), f"head_dim {request.problem.head_dim}"]
+    return " · ".join([*told, *(["causal"] if request.problem.causal else []), f"sm_{question.capability}"])
+
+
+def others(shown: Shown, part: str) -> str:
+    """Of a backward, its other kernels in words: 'dQ (128 × 64, 8 warps, 2 stages): 162 registers a thread, …'."""
+    request = shown.question.request
+    if request.direction == "forward":
+        return ""
+    told = []
+    for kernel in reversed(shown.kernels):
+        tiles = kernel_parts.tiles_of(request, kernel.part)
+        if kernel.part != part:
+            told.append(
+                f"{kernel_parts.title(kernel.part)}{f' ({tiles.title})' if tiles else ''}: "
+                f"{kernel.report.registers_per_thread} registers a thread, {result(kernel.report)}."
+            )
+    return " ".join(told)
 
 
 def result(report: CompileReport) -> str:
@@ -106,7 +128,7 @@ def metrics(kernel: ShownKernel) -> list[tuple[str, str, str, str]]:
             f"{report.warps_per_sm} of {report.max_warps_per_sm} warps; {report.limited_by}",
             "" if report.programs_per_sm else "refused",
         ),
-        ("Instructions", f"{len(code.instructions):,}", f"{len(code.loops)} innermost loops", ""),
+        ("Instructions", f"{len(code.instructions):,}", f"{len(code.loops)} innermost loop{'s' * (len(code.loops) != 1)}", ""),
         _loop_metric(main_loop(code)),
     ]
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from app import programs
 from kernels.architecture import Architecture, architecture
-from kernels.problem import FP8_SCALES, AttentionProblem, LoopOrder, Precision, TileConfig
+from kernels.problem import FP8_SCALES, AttentionProblem, BackwardTiles, LoopOrder, Precision, TileConfig
 from kernels.registry import (
     OUR_VERSIONS,
     PEERS,
@@ -131,6 +131,17 @@ def suggested_tiles(values: dict[str, str | bool], device: DeviceFacts, compile_
     except ValueError:
         return None
     return default_tiles(str(values["kernel"]), problem, precision, arch, _loop_order(values))
+
+
+def suggested_backward_tiles(values: dict[str, str | bool], device: DeviceFacts, compile_for: int) -> BackwardTiles | None:
+    """The tiles that the form's backward runs with; None where it asks for none, or has none to choose."""
+    if values.get("direction", "forward") == "forward":
+        return None
+    try:
+        kernel, problem, precision = str(values["kernel"]), problem_of(values), _precision(values, device)
+        return default_backward_tiles(kernel, problem, precision, target(device, compile_for))
+    except ValueError:
+        return None
 
 
 def seq_len_choices(

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from kernels.problem import Frozen
 from profiling.compiler_process import Question
+from profiling.kernel_parts import GRADIENTS, OF_GRADIENTS
 from profiling.records import CompileReport, JobError
 from profiling.whole_file import read_at_most, write_whole
 
@@ -33,15 +34,17 @@ _KEPT_FILES, _KEPT_BYTES = 200, 64 << 20
 
 
 class CompiledKernel(Frozen):
-    """One Triton kernel: its report, and what each of STAGES says (a Gluon kernel has no TTIR)."""
+    """One Triton kernel: what it does (profiling.kernel_parts), its report, and each of STAGES (a Gluon kernel has no TTIR)."""
 
+    part: str
     report: CompileReport
     texts: dict[str, str]
 
 
 class Assembly(Frozen):
-    """The answer to a Question: the kernels that it launches, the attention last, and the project's sources they came from.
+    """The answer to a Question: the kernels that it launches, and the project's sources they came from.
 
+    The last kernel is the one that is shown first: the attention, or of a backward the one for dK and dV.
     error: why there are none; or, beside them, that they do not fit in the GPU's shared memory.
     """
 
@@ -166,11 +169,17 @@ def _started() -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=variables, text=True)
 
 
+def kernel_of(kernels: Sequence[CompiledKernel], name: str | None) -> CompiledKernel | None:
+    """The kernel that is named, by what it does or by its own name; None: it has none such. Without a name the last.
+
+    Where one kernel makes all gradients, it is the one for dK and dV, and for dQ, too.
+    """
+    if name is None:
+        return kernels[-1]
+    asked = (name, GRADIENTS) if name in OF_GRADIENTS else (name,)
+    return next((one for part in asked for one in kernels if part in (one.part, one.report.kernel)), None)
+
+
 def failed(question: Question, kind: str, sentence: str) -> Assembly:
     """An answer without kernels."""
     return Assembly(question=question, error=JobError(kind=kind, sentence=sentence))
-
-
-def stages_of(kernels: Sequence[CompiledKernel]) -> tuple[str, ...]:
-    """Which of STAGES there are."""
-    return tuple(stage for stage in STAGES if any(stage in kernel.texts for kernel in kernels))

@@ -11,10 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kernels.architecture import Architecture, architecture
+from kernels.registry import Refused
 from profiling.assembly import ROOT, STAGES, Assembly, CompiledKernel
+from profiling.compile_request import require_possible
 from profiling.compiler_process import Question
 from profiling.failures import job_error
+from profiling.kernel_parts import OF_GRADIENTS, backward_parts, forward_parts, tiles_of, title
 from profiling.leash import end_with_parent
+from profiling.records import RunRequest
 from profiling.stdout import claim_stdout
 
 _DEBUG_SECTION = re.compile(r"^\t\.section\t\.debug_\w+.*?^\t\}\n", re.MULTILINE | re.DOTALL)
@@ -26,25 +31,63 @@ def answer_to(question: Question) -> Assembly:
     try:
         return _assembled(question)
     except Exception as error:  # this process's job boundary: whatever the compiler throws is the answer
-        return Assembly(question=question, error=job_error(error, question.request.kernel, "compile"))
+        return Assembly(question=question, error=job_error(error, _name(question), "compile"))
+
+
+def _name(question: Question) -> str:
+    kernel = question.request.kernel
+    return kernel if question.request.direction == "forward" else f"The backward of {kernel}"
 
 
 def _assembled(question: Question) -> Assembly:
-    from kernels.architecture import architecture
-    from kernels.registry import refuse
-    from profiling.compile_report import compiled_kernels, report_of, too_large
-
     request, arch = question.request, architecture(question.capability)
-    refuse(request.kernel, request.problem, request.precision, request.tiles, arch)
+    require_possible(request, arch)
     with _compiled_anew():
-        compiled, compile_ms = compiled_kernels(request, arch)
-    kernels = tuple(
-        CompiledKernel(report=report_of(name, one, arch, compile_ms), texts=_texts(one)) for name, one in compiled.items()
-    )
-    # Without a cure: finding one means compiling every narrower tile, and these texts are what was asked for.
-    refused = too_large(kernels[-1].report, request.tiles, arch)
-    error = job_error(refused, request.kernel, "compile").model_copy(update={"raw": ""}) if refused else None
+        kernels = _forward(request, arch) if request.direction == "forward" else _backward(request, arch)
+    refused = _too_large(kernels, request, arch)
+    error = job_error(refused, _name(question), "compile").model_copy(update={"raw": ""}) if refused else None
     return Assembly(question=question, kernels=kernels, sources=_sources(kernels), error=error)
+
+
+def _forward(request: RunRequest, arch: Architecture) -> tuple[CompiledKernel, ...]:
+    from profiling.compile_report import compiled_kernels
+
+    compiled, compile_ms = compiled_kernels(request, arch)
+    return _told(compiled, forward_parts(list(compiled)), arch, compile_ms)
+
+
+def _backward(request: RunRequest, arch: Architecture) -> tuple[CompiledKernel, ...]:
+    """The kernel for dK and dV last; where there is no such, the one with most products."""
+    from profiling.compile_report import compiled_backward
+
+    before, own, compile_ms = compiled_backward(request, arch)
+    found = _told(before | own, backward_parts(list(before), list(own)), arch, compile_ms)
+    main = max(found, key=lambda one: (one.part == OF_GRADIENTS[0], one.report.counts.get("matrix products", 0)))
+    return (*(one for one in found if one is not main), main)
+
+
+def _told(compiled: dict[str, Any], parts: dict[str, str], arch: Architecture, compile_ms: float) -> tuple[CompiledKernel, ...]:
+    from profiling.compile_report import report_of
+
+    return tuple(
+        CompiledKernel(part=parts[name], report=report_of(name, one, arch, compile_ms), texts=_texts(one))
+        for name, one in compiled.items()
+    )
+
+
+def _too_large(kernels: tuple[CompiledKernel, ...], request: RunRequest, arch: Architecture) -> Refused | None:
+    """Why a kernel of these does not fit, the one that is shown first before others.
+
+    Without a cure: finding one means compiling every narrower tile, and these texts are what was asked for.
+    """
+    from profiling.compile_report import too_large
+
+    several = request.backward_tiles is not None and request.backward_tiles.dq is not None
+    for one in reversed(kernels):
+        tiles = tiles_of(request, one.part)
+        if tiles is not None and (refused := too_large(one.report, tiles, arch, title(one.part) if several else "")):
+            return refused
+    return None
 
 
 @contextlib.contextmanager

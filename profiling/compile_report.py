@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kernels.architecture import Architecture, architecture
-from kernels.kernel import TORCH_DTYPES
-from kernels.problem import TileConfig
-from kernels.registry import Refused, default_tiles, load, refuse, stamping_lanes, version
+from kernels.kernel import TORCH_DTYPES, AttentionOutput
+from kernels.problem import AttentionProblem, TileConfig
+from kernels.registry import Refused, default_tiles, load, load_backward, refuse, stamping_lanes, version
 from profiling.occupancy import occupancy
 from profiling.records import CompileReport, RunRequest
 
@@ -30,7 +30,7 @@ _COUNTED = {
 
 
 def compile_reports(request: RunRequest, capability: int) -> tuple[CompileReport, ...]:
-    """Compile every Triton kernel of the request for a capability, launching none; the attention itself comes last.
+    """Compile every Triton kernel of the request's forward for a capability, launching none; the attention itself comes last.
 
     Raises Refused when the attention does not fit in the GPU's shared memory, and what Triton raises when it cannot
     compile. Must run where TRITON_INTERPRET is not set. Versions without Triton
@@ -47,14 +47,17 @@ def compile_reports(request: RunRequest, capability: int) -> tuple[CompileReport
     return reports
 
 
-def too_large(report: CompileReport, tiles: TileConfig, arch: Architecture) -> Refused | None:
-    """Why the attention's report does not fit in the GPU's shared memory, or None where it does."""
+def too_large(report: CompileReport, tiles: TileConfig, arch: Architecture, of: str = "") -> Refused | None:
+    """Why a kernel with these tiles does not fit in the GPU's shared memory, or None where it does.
+
+    of: which kernel, where there are several that have tiles.
+    """
     needs_bytes, has_bytes = report.shared_memory_bytes, arch.shared_memory_per_block_bytes
     if needs_bytes <= has_bytes:
         return None
     return Refused(
-        f"BLOCK_N = {tiles.block_n} does not fit: with BLOCK_M = {tiles.block_m} and {tiles.num_stages} stages it "
-        f"needs {needs_bytes / 1024:.0f} KiB of shared memory, and one program on sm_{arch.capability} gets "
+        f"{of}{': ' * bool(of)}BLOCK_N = {tiles.block_n} does not fit: with BLOCK_M = {tiles.block_m} and {tiles.num_stages} "
+        f"stages it needs {needs_bytes / 1024:.0f} KiB of shared memory, and one program on sm_{arch.capability} gets "
         f"{has_bytes / 1024:.0f} KiB.",
         needs=needs_bytes, has=has_bytes, unit="bytes",
     )  # fmt: skip
@@ -71,27 +74,50 @@ def _reports(request: RunRequest, arch: Architecture, stamped: bool = False) -> 
 
 
 def compiled_kernels(request: RunRequest, arch: Architecture, stamped: bool = False) -> tuple[dict[str, Any], float]:
-    """What Triton made of each kernel of a request that names its tiles, the attention's last; ms that they took together."""
-    import torch
+    """What Triton made of each kernel of the forward of a request that names its tiles; ms that they took together.
 
+    The attention's comes last.
+    """
     from kernels.launch import CompileOnly
     from kernels.stamps import StampBuffers
 
     kernel, problem, launch = load(request.kernel), request.problem, CompileOnly(arch.capability)
-    dtype = TORCH_DTYPES[request.precision.dtype]
-    q, k, v = (
-        torch.empty((problem.batch, heads, seq_len, problem.head_dim), dtype=dtype, device="meta")
-        for heads, seq_len in (
-            (problem.num_heads, problem.seq_len_q),
-            (problem.num_kv_heads, problem.seq_len_kv),
-            (problem.num_kv_heads, problem.seq_len_kv),
-        )
-    )
+    q, k, v = _nowhere(problem, request.precision.dtype)
     lanes = stamping_lanes(request.kernel, request.tiles) if stamped else 1
     watched = {"stamps": StampBuffers.on("meta", problem, request.tiles, lanes)} if stamped else {}
     started = time.perf_counter()
     kernel.forward(kernel.prepare(q, k, v, request.precision, launch), problem, request.tiles, launch, **watched)
     return launch.compiled, (time.perf_counter() - started) * 1e3
+
+
+def compiled_backward(request: RunRequest, arch: Architecture) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """What Triton made of each kernel of the backward of a request that names its tiles: (before, own, ms).
+
+    before: what runs first, once for all gradients (delta), where that is a step of its own; own: what makes the gradients.
+    ms: what all of them took together.
+    """
+    import torch
+
+    from kernels.launch import CompileOnly
+
+    problem = request.problem
+    backward, first, rest = load_backward(request.kernel, problem), CompileOnly(arch.capability), CompileOnly(arch.capability)
+    q, k, v = _nowhere(problem, request.precision.dtype)
+    output = AttentionOutput(torch.empty_like(q), torch.empty(q.shape[:-1], dtype=torch.float32, device="meta"))
+    operands, d_out = backward.prepare(q, k, v), torch.empty_like(q)
+    started = time.perf_counter()
+    delta = backward.preprocess(operands, output, d_out, problem, first)
+    backward.backward(operands, output, d_out, problem, request.backward_tiles, rest, delta)
+    return first.compiled, rest.compiled, (time.perf_counter() - started) * 1e3
+
+
+def _nowhere(problem: AttentionProblem, dtype: str) -> tuple[Any, Any, Any]:
+    """q, k and v with shapes and no memory."""
+    import torch
+
+    query = (problem.batch, problem.num_heads, problem.seq_len_q, problem.head_dim)
+    key = (problem.batch, problem.num_kv_heads, problem.seq_len_kv, problem.head_dim)
+    return tuple(torch.empty(shape, dtype=TORCH_DTYPES[dtype], device="meta") for shape in (query, key, key))
 
 
 def report_of(name: str, compiled: Any, arch: Architecture, compile_ms: float) -> CompileReport:

@@ -12,6 +12,7 @@ EXPLAINED: dict[Direction, str] = {
     "backward": "The gradients of Q, K and V, after one forward that is not timed.",
     "both": "A training step's attention: the forward, then its backward; and each of its parts.",
 }
+_WHERE_ITS_KERNELS_ARE = "what the compiler made of the backward's is on the Compiler page, and in the command compile"
 
 
 def title_part(request: RunRequest) -> tuple[str, ...]:
@@ -29,10 +30,11 @@ def sentences(measurement: Measurement) -> Iterator[str]:
             f"The forward is FP8; the backward reads Q, K and V as they were before, in {request.precision.dtype}, with the "
             "FP8 forward's output."
         )
+    of_backward = f"; {_WHERE_ITS_KERNELS_ARE}" if measurement.backward_tiles is not None else ""
     if measurement.compiled:
-        yield "The compile report is of the forward's kernels."
+        yield f"The compile report is of the forward's kernels{of_backward}."
     elif "compiled" in measurement.missing:
-        yield f"There is no compile report: {measurement.missing['compiled']}."
+        yield f"There is no compile report: {measurement.missing['compiled']}{of_backward}."
 
 
 def split_ms(measurement: Measurement) -> tuple[tuple[str, float], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -253,21 +254,19 @@ def _require_probe_of(options: argparse.Namespace) -> None:
         raise ValueError(f"--trace-{given.replace('_', '-')} is not possible without --probes tiles.")
 
 
-def _backward_tiles(options: argparse.Namespace) -> BackwardTiles | None:
-    """Of --backward-tiles 64,64,4,2 128,64,8,3; None without it. Raises ValueError, in one sentence, for what is none."""
-    if options.backward_tiles is None:
+def backward_tiles_of(option: str, given: Sequence[str] | None) -> BackwardTiles | None:
+    """Of ['64,64,4,2', '128,64,8,3'], which an option was given; None without. Raises ValueError, in one sentence."""
+    if given is None:
         return None
     found = []
-    for text in options.backward_tiles:
+    for text in given:
         numbers = text.replace("_", "").split(",")
         if len(numbers) != 4 or not all(number.isascii() and number.isdigit() for number in numbers):
-            raise ValueError(
-                f"--backward-tiles {text} is not possible: it is BLOCK_M, BLOCK_N, warps and stages, as in 64,64,4,2."
-            )
+            raise ValueError(f"{option} {text} is not possible: it is BLOCK_M, BLOCK_N, warps and stages, as in 64,64,4,2.")
         block_m, block_n, num_warps, num_stages = map(int, numbers)
         found.append(TileConfig(block_m=block_m, block_n=block_n, num_warps=num_warps, num_stages=num_stages))
     if len(found) > 2:
-        raise ValueError(f"--backward-tiles with {len(found)} tiles is not possible: it is those of dK and dV, and of dQ.")
+        raise ValueError(f"{option} with {len(found)} tiles is not possible: it is those of dK and dV, and of dQ.")
     return BackwardTiles(dkdv=found[0], dq=found[1] if len(found) == 2 else None)
 
 
@@ -306,7 +305,7 @@ def _request(
     if tiles is not None:
         tiles = TileConfig(**{**tiles.model_dump(), **given})
     refuse(name, problem, precision, tiles, arch if device.kind == "gpu" else None)
-    direction, backward_tiles = options.direction or "forward", _backward_tiles(options)
+    direction, backward_tiles = options.direction or "forward", backward_tiles_of("--backward-tiles", options.backward_tiles)
     if direction in ("backward", "both"):
         if backward_tiles is None and arch is not None:
             backward_tiles = default_backward_tiles(name, problem, precision, arch)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kernels.problem import AttentionProblem, BackwardTiles, TileConfig
-from kernels.registry import version
+from kernels.registry import backward_of
 from tests.conftest import ROOT
 from tests.interpreted_backward import Answer, Question
 from tests.test_kernels_interpreted import PROBLEMS, SMALL
@@ -42,7 +42,8 @@ def ask() -> Iterator[Ask]:
         kernel, of_kind = KINDS[kind]
         question = Question(
             kernel=kernel, problem=problem, tiles=SMALL,
-            backward_tiles=BackwardTiles(dkdv=dkdv, dq=dq if version(kernel).dq_apart else None), **of_kind, **more,
+            backward_tiles=BackwardTiles(dkdv=dkdv, dq=dq if backward_of(kernel, problem).dq_apart else None),
+            **of_kind, **more,
         )  # fmt: skip
         child.stdin.write(question.model_dump_json() + "\n")
         child.stdin.flush()

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from app import state
 from app.compare_choice import label_of, label_of_listed, partner, sides
+from profiling.records import Measurement
 from profiling.snapshot import Snapshot
 from profiling.store import Query
 from tests import records_for_tests as records
@@ -290,5 +291,42 @@ def test_a_partner_has_the_problem_and_a_version(store: FakeStore) -> None:
     kept(store, "other version", "v1")
     good = kept(store, "good", "v2", "v3")
     store.save(Snapshot(title="x", created_at=a.created_at, measurements=(records.in_interpreter("v2"),)), "me")
-    assert partner(a, store.search(Query()).rows) == good
-    assert partner(a, ()) is None
+    assert partner(a, store.search(Query()).rows, state.find).id == good
+    assert partner(a, (), state.find) is None
+
+
+def made(title: str, *measurements: Measurement) -> Snapshot:
+    return Snapshot(title=title, created_at="2026-11-29T13:06:00+00:00", measurements=measurements)
+
+
+def test_what_is_suggested_can_be_compared(store: FakeStore) -> None:
+    """Newer ones of another direction, of other inputs, with a wrong output or from the interpreter stand before it."""
+    wanted = {
+        "forward": kept(store, "forward", "v2"),
+        **{name: store.save(made(name, records.with_backward("v2", name)), "me") for name in ("backward", "both")},
+        "interpreted": store.save(made("interpreted", records.with_backward("v2", interpreted=True)), "me"),
+    }
+    forward = records.on_gpu("v2")
+    ramp = forward.request.model_copy(update={"inputs": "ramp"})
+    store.save(made("other inputs", forward.model_copy(update={"request": ramp})), "me")
+    store.save(made("wrong", records.on_gpu("v2", passed=False)), "me")
+    asked = {
+        "forward": records.on_gpu("v2", duration_s=9.0),
+        "backward": records.with_backward("v2", "backward", duration_s=9.0),
+        "both": records.with_backward("v2", "both", duration_s=9.0),
+        "interpreted": records.with_backward("v2", interpreted=True, duration_s=9.0),
+    }
+    rows = store.search(Query()).rows
+    for name, one in asked.items():
+        assert partner(made("a", one), rows, state.find).id == wanted[name], name
+    assert partner(made("a", records.with_backward("v1", "backward")), rows, state.find) is None
+
+
+def test_beside_a_baseline_of_a_backward_stand_backwards(store: FakeStore) -> None:
+    baseline = store.save(made("baseline", records.with_backward("v2", "backward")), "me")
+    later = store.save(made("later", records.with_backward("v2", "backward", duration_s=9.0)), "me")
+    kept(store, "forward", "v2")
+    store.pin_baseline(baseline, "me")
+    page = opened()
+    assert address(page)["b"] == later[:16]
+    assert page.multiselect(key=state.compare_key("more")).value == [later]

@@ -17,7 +17,7 @@ from app import form_check, state
 from app.compiler_shown import Shown
 from app.listing import payload
 from app.state.compiler import Compilations
-from kernels.problem import AttentionProblem, Precision, TileConfig
+from kernels.problem import AttentionProblem, BackwardTiles, Precision, TileConfig
 from kernels.registry import VERSIONS
 from profiling.assembly import STAGES, Assembly, failed
 from profiling.assembly_loops import counts
@@ -100,13 +100,17 @@ def listing(page: AppTest) -> dict:
 
 @pytest.mark.parametrize("gpu", choices.OPTIONS["gpu"])
 def test_every_version_and_format_has_a_question_or_a_reason(gpu):
-    for kernel in choices.OPTIONS["kernel"]:
-        for head_dim in choices.OPTIONS["head_dim"]:
-            for number in choices.OPTIONS["format"]:
-                found = choices.check(choices.FIELDS | {"kernel": kernel, "gpu": gpu, "head_dim": head_dim, "format": number})
-                assert (found.question is None) == bool(found.sentence)
-                if number != "FP8" and not (kernel == "v3-hopper" and gpu != "sm_90"):
-                    assert found.question is not None
+    for direction in choices.OPTIONS["direction"]:
+        for kernel in choices.OPTIONS["kernel"]:
+            for head_dim in choices.OPTIONS["head_dim"]:
+                for number in choices.OPTIONS["format"]:
+                    fields = {"direction": direction, "kernel": kernel, "gpu": gpu, "head_dim": head_dim, "format": number}
+                    found = choices.check(choices.FIELDS | fields)
+                    assert (found.question is None) == bool(found.sentence)
+                    if number != "FP8" and not (kernel == "v3-hopper" and gpu != "sm_90"):
+                        assert found.question.request.direction == direction
+                    if number == "FP8" and direction == "backward":
+                        assert found.question is None
 
 
 def test_an_address_asks_for_what_the_request_launches():
@@ -121,6 +125,54 @@ def test_an_address_asks_for_what_the_request_launches():
         assert asked.request.precision == precision
         assert (asked.request.problem.head_dim, asked.request.problem.causal) == (64, True)
     assert VERSIONS["v2"].name not in choices.address(request, 89)  # defaults are left out
+
+
+@pytest.mark.parametrize("kernel", ["v1", "v2", "v3"])
+@pytest.mark.parametrize("direction", ["backward", "both"])
+def test_a_backward_s_address_has_its_tiles_and_a_step_s_both_kinds(kernel, direction):
+    tiles = BackwardTiles(dkdv=records.TILES, dq=None if kernel == "v1" else records.TILES)
+    measured = records.with_backward(kernel, direction, backward_tiles=tiles)
+    question = choices.question_of(measured)
+    said = choices.address_of(measured)
+    values = choices.FIELDS | {name.removeprefix("c_"): value for name, value in said.items()}
+    asked = choices.check(values | {"causal": values["causal"] in (True, "true")}).question
+    assert asked == question
+    if direction == "backward":
+        assert (asked.request.direction, asked.request.backward_tiles) == ("backward", measured.backward_tiles)
+        assert asked.request.tiles is None
+    else:
+        assert (asked.request.direction, asked.request.tiles) == ("forward", measured.tiles)
+    backward = choices.check(values | {"causal": True, "direction": "backward"}).question
+    assert backward.request.backward_tiles == measured.backward_tiles
+
+
+@pytest.mark.parametrize("kernel", ["v1", "v2", "v3", "v3-hopper"])
+def test_a_backward_leads_to_the_form_where_that_can_ask_for_it(kernel):
+    question = choices.check(choices.FIELDS | {"kernel": kernel, "direction": "backward"}).question
+    assert choices.why_not_run(question) is None
+    checked = form_check.check(state.FORM_DEFAULTS | choices.run_form(question), records.gpu(), 90)
+    assert checked.errors == {}
+    assert (checked.request.direction, checked.request.backward_tiles) == ("backward", question.request.backward_tiles)
+    other = choices.check(choices.FIELDS | {"kernel": kernel, "direction": "backward", "dkdv_num_stages": "3"}).question
+    if other.request.backward_tiles != question.request.backward_tiles:
+        assert "--backward-tiles takes others" in choices.why_not_run(other)
+    assert choices.why_not_run(compiled_v2.QUESTION) is None
+
+
+def test_a_cure_of_a_backward_s_tiles_is_not_offered_for_the_forward_s():
+    found = choices.check(choices.FIELDS | {"kernel": "v2", "direction": "backward", "dkdv_block_m": "192"})
+    assert "BLOCK_M = 192 is not possible with the backward of v2" in found.sentence
+    assert (found.question, found.cure) == (None, None)
+    assert choices.check(choices.FIELDS | {"kernel": "v2", "block_m": "192"}).cure is not None
+
+
+def test_whose_backward_it_is():
+    def question(**fields: str) -> Question:
+        return choices.check(choices.FIELDS | fields).question
+
+    assert choices.whose_backward(question(kernel="v3-hopper", direction="backward", head_dim="256").request) == "v3"
+    assert choices.whose_backward(question(kernel="v3-hopper", direction="backward").request) is None
+    assert choices.whose_backward(question(kernel="v3-hopper", head_dim="256").request) is None
 
 
 @pytest.mark.parametrize("kernel", ["v1", "v2", "v3"])
@@ -178,6 +230,91 @@ def test_each_stage_is_listed_whole_with_its_source(compiler, stage):
         chain = data["chains"][data["chain"][place]] if data["chain"][place] >= 0 else []
         assert [(data["files"][file]["name"], line) for file, line in chain] == [tuple(one) for one in row.chain]
     assert {one["name"]: one["text"] for one in data["files"] if one["text"]} == compiled_v2.answer().sources
+
+
+SMALL_BACKWARD = {
+    "c_direction": "backward", "c_head_dim": "64", "c_causal": "false", "c_dkdv_block_m": "32", "c_dkdv_block_n": "64",
+    "c_dkdv_num_warps": "4", "c_dkdv_num_stages": "2", "c_dq_block_m": "64", "c_dq_block_n": "64", "c_dq_num_warps": "4",
+    "c_dq_num_stages": "2",
+}  # fmt: skip
+
+
+def same_backward(question: Question) -> Assembly:
+    return compiled_v2.backward().model_copy(update={"question": question})
+
+
+@pytest.mark.parametrize(("title", "part"), [(None, "dkdv"), ("dQ", "dq"), ("delta", "delta"), ("<b>", "dkdv")])
+def test_each_kernel_of_a_backward_is_counted_and_named(compiler, title, part):
+    found = compiler(same_backward)
+    page = opened(**SMALL_BACKWARD, **({"c_part": title} if title else {}))
+    assert {question.model_dump_json() for question in found.asked} == {compiled_v2.BACKWARD.model_dump_json()}
+    kernel = Shown(compiled_v2.backward()).kernel(part)
+    words = re.sub(r"<[^>]+>", " ", shown(page))
+    for name, count in counts(kernel.code.instructions).items():
+        assert re.search(rf"\s{re.escape(name)}\s+{count:,}\s", words), name
+    tiles = {"dkdv": "dK, dV · 32 × 64, 4 warps", "dq": "dQ · 64 × 64, 4 warps", "delta": "delta"}[part]
+    assert f"v2 backward · {tiles}" in words
+    for other in {"dkdv": "dK, dV (32 × 64", "dq": "dQ (64 × 64", "delta": "delta:"}.items():
+        assert (other[1] in words) == (other[0] != part)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_stage_of_a_backward_s_kernel_is_listed_whole(compiler, stage):
+    compiler(same_backward)
+    data = listing(opened(**SMALL_BACKWARD, c_part="dQ", c_show=STAGES[stage]))
+    (kernel,) = (one for one in compiled_v2.backward().kernels if one.part == "dq")
+    assert data["rows"] == kernel.texts[stage].rstrip("\n")
+
+
+def test_two_backwards_stand_side_by_side_kernel_by_kernel(compiler):
+    compiler(same_backward)
+    both = SMALL_BACKWARD | {name.replace("c_", "d_", 1): value for name, value in SMALL_BACKWARD.items()}
+    page = opened(**both | {"c_compare": "true", "d_dq_num_stages": "3", "c_part": "dQ"})
+    assert page.segmented_control(key="c_part").options == ["dK, dV", "dQ", "delta"]
+    assert shown(page).count("Programs at once on an SM") == 2
+    assert "Second: v2 backward · dQ · 64 × 64, 4 warps, 3 stages" in shown(page)
+
+
+def test_a_forward_beside_a_backward_shows_each_one_s_main_kernel(compiler):
+    compiler(lambda question: (same if question.request.direction == "forward" else same_backward)(question))
+    second = {name.replace("c_", "d_", 1): value for name, value in SMALL_BACKWARD.items()}
+    page = opened(**SMALL, **second, c_compare="true")
+    assert "First: v2 · 64 × 64" in shown(page)
+    assert "Second: v2 backward · dK, dV · 32 × 64" in shown(page)
+    assert not [one for one in page.segmented_control if one.key == "c_part"]
+
+
+def test_a_stage_is_offered_where_the_kernel_that_is_shown_has_it(compiler):
+    def gluon(question: Question) -> Assembly:
+        *others, main = compiled_v2.backward().kernels
+        texts = {stage: text for stage, text in main.texts.items() if stage != "ttir"}
+        return same_backward(question).model_copy(update={"kernels": (*others, main.model_copy(update={"texts": texts}))})
+
+    compiler(gluon)
+    page = opened(**SMALL_BACKWARD, c_show="TTIR", c_part="delta")
+    assert listing(page)["rows"]
+    page = page.segmented_control(key="c_part").set_value("dK, dV").run()
+    assert not page.exception
+    assert "TTIR" not in page.segmented_control(key="c_show").options
+    assert "Instructions, by what they are for" in shown(page)
+
+
+def test_a_field_is_out_of_sight_where_it_says_nothing(compiler):
+    """Each is drawn all the same, so that a link keeps it."""
+    compiler(lambda question: (same if question.request.direction == "forward" else same_backward)(question))
+    page = opened(**SMALL)
+    page.selectbox(key="c_direction").set_value("backward").run()
+    page.selectbox(key="c_dq_block_m").set_value("128").run()
+    page.selectbox(key="c_direction").set_value("forward").run()
+    assert not page.exception
+    assert page.selectbox(key="c_dq_block_m").value == "128"
+    assert page.selectbox(key="c_block_m").value == "64"
+
+
+def test_what_the_run_page_cannot_ask_for_is_no_button(compiler):
+    compiler(same_backward)
+    assert opened(**SMALL_BACKWARD).button(key="c_run").disabled
+    assert not opened(c_direction="backward").button(key="c_run").disabled
 
 
 def test_two_configurations_stand_side_by_side(compiler):

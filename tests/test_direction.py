@@ -101,7 +101,7 @@ def test_the_table_has_the_gradients_the_parts_and_the_word_for_it() -> None:
     assert "3.80e-01 > 3.60e-03" in row["error of dK"]
     assert row["of it, forward"].endswith("timed alone, L2 flushed")
     assert row["of that, pre-process"].count("–") == 2
-    assert "v2 fwd+bwd: The compile report is of the forward's kernels." in text
+    assert "v2 fwd+bwd: The compile report is of the forward's kernels; what the compiler made of the backward's is on" in text
     assert "gradients correct (dk 2.5e−3 ≤ 3.6e−3)" in line(records.with_backward())
     assert "gradients WRONG (dk" in line(records.with_backward(passed=False))
 
@@ -202,3 +202,20 @@ def test_a_step_is_repeated_as_a_step() -> None:
     (request,) = repeat.plan((found,), found.label, GPU, None).requests
     assert (request.direction, request.backward_tiles) == ("both", found.backward_tiles)
     assert repeat.form_values(found)["direction"] == "both"
+
+
+@pytest.mark.parametrize("kernel", ["native", "v1", "v2", "v3", "v3-hopper"])
+@pytest.mark.parametrize("asked", DIRECTIONS)
+def test_the_form_says_with_which_tiles_a_backward_runs(kernel: str, asked: str) -> None:
+    values = state.FORM_DEFAULTS | {"kernel": kernel, "direction": asked}
+    request = form_check.check(values, GPU, 90).request
+    assert form_check.suggested_backward_tiles(values, GPU, 90) == request.backward_tiles
+    assert (request.backward_tiles is None) == (asked == "forward" or kernel == "native")
+    assert form_check.suggested_backward_tiles(values | {"seq_len": "0"}, GPU, 90) is None
+
+
+def test_a_run_says_where_its_backward_s_kernels_are() -> None:
+    (said,) = direction.sentences(records.with_backward("v2", "both"))
+    assert said.endswith("what the compiler made of the backward's is on the Compiler page, and in the command compile.")
+    (said,) = direction.sentences(records.with_backward("native", "both", compiled=(), missing={"compiled": "it has none"}))
+    assert said == "There is no compile report: it has none."

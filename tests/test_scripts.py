@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ("run", "test", ".ci/run")
+REQUIREMENTS = ("requirements.txt", "requirements-cluster.txt", "requirements-dev.txt")
+INSTALLS = [f"-m pip install --disable-pip-version-check -r {name}" for name in REQUIREMENTS]
 TOOLS = ("bash", "env", "dirname", "rm", "cat", "cp", "mkdir", "cksum", "uname")
 
 PRETENDED_PYTHON = """#!/bin/bash
@@ -32,7 +34,7 @@ class Checkout:
         self.root, self.bin = folder / "a checkout", folder / "bin"
         self.root.mkdir()
         self.bin.mkdir()
-        for name in ("run", "test", "requirements.txt", "requirements-dev.txt"):
+        for name in ("run", "test", *REQUIREMENTS):
             shutil.copy2(ROOT / name, self.root)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
@@ -150,12 +152,30 @@ def test_test_checks_the_style_and_runs_the_short_tests(checkout):
     done = checkout.call("test", "-k", "two words")
     assert done.returncode == 0, done.stderr
     assert checkout.calls() == [
-        "-m pip install --disable-pip-version-check -r requirements.txt",
-        "-m pip install --disable-pip-version-check -r requirements-dev.txt",
+        *INSTALLS,
         "-m|ruff|check|.|",
         "-m|ruff|format|--check|.|",
         "-m|pytest|-n|2|--dist|loadgroup|-m|not long|-k|two words|",
     ]
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_test_installs_a_file_again_when_it_alone_has_changed(checkout, name):
+    checkout.add_python("python3", "3.11")
+    checkout.add("chromium")
+    checkout.call("test")
+    checkout.calls()
+    with (checkout.root / name).open("a") as requirements:
+        requirements.write("# one more\n")
+    assert checkout.call("test").returncode == 0
+    assert [call for call in checkout.calls() if "pip install" in call] == [
+        f"-m pip install --disable-pip-version-check -r {name}"
+    ]
+
+
+def test_what_a_file_includes_is_installed_for_itself():
+    lines = [line for name in REQUIREMENTS for line in (ROOT / name).read_text().splitlines()]
+    assert {line.removeprefix("-r ") for line in lines if line.startswith("-r ")} <= set(REQUIREMENTS)
 
 
 def test_test_long_runs_all(checkout):
@@ -177,6 +197,6 @@ def test_without_chromium_ci_fails_and_a_person_is_told(checkout):
 
 
 def test_every_requirement_is_pinned():
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    for name in REQUIREMENTS:
         for line in (ROOT / name).read_text().splitlines():
             assert "==" in line or line.startswith("-r "), line

@@ -317,7 +317,7 @@ def test_wrong_gradients_show_their_error_and_no_speed(run_here, monkeypatch):
 
 
 def test_of_a_wrong_output_no_gradients_are_asked(run_here, monkeypatch):
-    monkeypatch.setitem(VERSIONS, "faulty", replace(VERSIONS["faulty"], backward="kernels.backward_autograd"))
+    monkeypatch.setitem(VERSIONS, "faulty", replace(VERSIONS["faulty"], backwards=("autograd",)))
     (found,) = results(run_here(request("faulty", head_dim=16, direction="both")))
     assert not found.accuracy.passed
     assert (found.gradients, found.latency, found.error) == (None, None, None)

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import blocks_choices, state
 from app.blocks_choices import DEFAULTS, OPTIONS
-from app.state.form import COMPILE_FOR, COMPILE_FOR_KEY, FORM_DEFAULTS
+from app.state.form import FORM_DEFAULTS
 from kernels.architecture import architecture
 from profiling.feasibility import Grid, Place
 from profiling.feasibility_map import FeasibilityMaps
@@ -95,10 +95,7 @@ def take_clicked_cell(places: list[Place]) -> None:
 
 def run_with_tiles(grid: Grid, place: Place) -> None:
     """Leave for the Run page, its form saying what this cell is."""
-    form = FORM_DEFAULTS | blocks_choices.run_form(grid, place)
-    target = next(name for name, number in COMPILE_FOR.items() if number == grid.capability)
-    state.set_form({**form, COMPILE_FOR_KEY: target})
-    state.go_to("run", state.form_address(form) | {COMPILE_FOR_KEY: target})
+    state.go_to_form(FORM_DEFAULTS | blocks_choices.run_form(grid, place), grid.capability)
 
 
 def blocks_layer(layers: list[str]) -> str:

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,6 @@ import streamlit as st
 
 from app import compiler_choices, state
 from app.compiler_shown import Shown
-from app.state.form import COMPILE_FOR, COMPILE_FOR_KEY
 from profiling.assembly import Assembler, failed
 from profiling.compiler_process import Question
 from profiling.records import RunRequest
@@ -108,10 +107,7 @@ def address_to_compiler(request: RunRequest, capability: int) -> dict[str, str]:
 
 def run_as_compiled(question: Question) -> None:
     """Leave for the Run page, its form asking for what was compiled here; what the page here does not decide stays as it is."""
-    form = state.form_values() | compiler_choices.run_form(question)
-    target = next(name for name, number in COMPILE_FOR.items() if number == question.capability)
-    state.set_form({**form, COMPILE_FOR_KEY: target})
-    state.go_to("run", state.form_address(form) | {COMPILE_FOR_KEY: target})
+    state.go_to_form(state.form_values() | compiler_choices.run_form(question), question.capability)
 
 
 def compiler_values(side: str) -> dict[str, str | bool]:
@@ -149,6 +145,18 @@ def compiler_fields_now() -> dict[str, str | bool]:
 def compiler_view() -> dict[str, str]:
     """Which view of the texts is chosen, by its key; nothing before the first."""
     return {SHOW_KEY: st.session_state[SHOW_KEY]} if st.session_state.get(SHOW_KEY) else {}
+
+
+def compiler_part(titles: Collection[str]) -> str | None:
+    """Which of several kernels is chosen, by its title; None: none of these."""
+    given = st.session_state.get(KERNEL_KEY, st.query_params.get(KERNEL_KEY))
+    return given if given in titles else None
+
+
+def forget_unless_among(key: str, options: Collection[str]) -> None:
+    """Before a widget is drawn: a choice of earlier options that is none of these is no choice."""
+    if st.session_state.get(key) not in options:
+        st.session_state.pop(key, None)
 
 
 def use_compiler_tiles(side: str, tiles: Any) -> None:

@@ -87,6 +87,19 @@ def form_address(values: dict[str, str | bool]) -> dict[str, str]:
     return {field: value if isinstance(value, str) else str(value).lower() for field, value in changed.items()}
 
 
+def go_to_form(values: dict[str, str | bool], capability: int | None) -> None:
+    """Leave for the Run page, its form saying this, its compile reports for a compute capability that it has.
+
+    The address is just what that page makes of it, without what is as usual, with the job it follows: what it changed would be
+    a step of its own, to which Back would lead first.
+    """
+    target = next((name for name, number in COMPILE_FOR.items() if number == capability), None)
+    said = {} if target is None else {COMPILE_FOR_KEY: target}
+    state.set_form({**values, **said})
+    is_usual = target == list(COMPILE_FOR)[DEFAULT_COMPILE_FOR]
+    state.go_to("run", state.form_address(values) | ({} if is_usual else said) | state.followed_address())
+
+
 def set_tiles(tiles: TileConfig) -> None:
     """Put tile sizes into the form, as a callback does that offers a configuration that works."""
     set_form({name: str(getattr(tiles, name)) for name in TILE_FIELDS})

@@ -88,6 +88,12 @@ def job_address(job_id: str) -> dict[str, str]:
     return {_JOB_PARAM: job_id} | ({_AGAINST_PARAM: against} if against else {})
 
 
+def followed_address() -> dict[str, str]:
+    """The query parameters of the job that this tab follows, which the Run page puts into its address."""
+    found = state.job_view(st.session_state.get(_JOB_KEY))
+    return job_address(found.job_id) if found is not None else {}
+
+
 def ask_to_repeat(reference: str) -> None:
     """Callback: repeat a snapshot on this machine, or say why that cannot be."""
     st.session_state[_REPEAT_KEY] = reference

@@ -60,12 +60,11 @@ def _its_code(found: Opened) -> None:
     """Likewise the way to its machine code."""
     chosen = _form_s_own([one for one in found.snapshot.measurements if compiler_choices.question_of(one) is not None])
     if chosen is not None:
-        question = compiler_choices.question_of(chosen)
         st.page_link(
             state.page("compiler"),
             label="Its code",
             icon=":material/code:",
-            query_params=state.address_to_compiler(question.request, question.capability),
+            query_params=compiler_choices.address_of(chosen),
             help="What the compiler made of this version with these tiles for this GPU, from TTIR to SASS.",
         )
 

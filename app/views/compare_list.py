@@ -64,10 +64,18 @@ def _pick(chosen: Chosen, others: Sequence[str], is_baseline: bool) -> list[str]
 
 
 def _of_its_problem(chosen: Chosen) -> list[str]:
-    measurements = chosen.opened[0].snapshot.measurements
-    problem = measurements[0].request.problem.title if measurements else ""
-    rows = chosen.shelf.rows
-    return [row.id for row in rows if row.problem_title == problem and row.id != chosen.opened[0].id][:MOST_AT_ONCE]
+    """Those that have a version in common with it: a row does not say in which direction it ran."""
+    a = chosen.opened[0]
+    problem = a.snapshot.measurements[0].request.problem.title if a.snapshot.measurements else ""
+    ids = [row.id for row in chosen.shelf.rows if row.problem_title == problem and row.id != a.id][:MOST_AT_ONCE]
+    return [id for id in ids if _has_pairs(a, id)]
+
+
+def _has_pairs(a: Opened, id: str) -> bool:
+    try:
+        return bool(state.judged(a, id))
+    except StoreProblem:
+        return True  # said where it is judged
 
 
 def _changed(address: dict[str, str]) -> None:

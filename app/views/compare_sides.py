@@ -139,10 +139,9 @@ def _default_a(b: Opened | None, shelf: Shelf) -> Opened | None:
 def _default_b(a: Opened, shelf: Shelf, is_asked_for: bool) -> Opened:
     if not is_asked_for and a.id != shelf.baseline:
         return a
-    partner = compare_choice.partner(a.snapshot, shelf.rows)
     if shelf.unsaved is not None and shelf.unsaved.id != a.id and compare_choice.belong(a.snapshot, shelf.unsaved.snapshot):
         return shelf.unsaved
-    return (_by_id(partner) if partner is not None else None) or a
+    return compare_choice.partner(a.snapshot, shelf.rows, _by_id) or a
 
 
 def _by_id(id: str) -> Opened | None:

@@ -105,14 +105,15 @@ def _error(side: str, name: str, shown: Shown) -> None:
 
 def _head(found: list[Shown]) -> None:
     """The result in words."""
+    kernels = _kernels(found)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center", gap="small"):
         if not found:
             look.title("What the compiler makes of it")
         elif len(found) == 1:
-            report = found[0].kernel(None).report
-            look.title(f"{compiler_shown.name_of(found[0].question)}: {compiler_shown.result(report)}")
+            name = compiler_shown.name_of(found[0].question, kernels[0].part)
+            look.title(f"{name}: {compiler_shown.result(kernels[0].report)}")
         else:
-            look.title(compiler_counts.difference([one.kernel(None) for one in found]))
+            look.title(compiler_counts.difference(kernels))
         with st.container(horizontal=True, gap="small", width="content", vertical_alignment="center"):
             for side, one in zip(SIDES, found, strict=False):
                 _run_it(side, one, "Run it" if len(found) == 1 else f"Run the {_SIDE_NAMES[SIDES.index(side)].lower()}")
@@ -120,21 +121,29 @@ def _head(found: list[Shown]) -> None:
 
 
 def _run_it(side: str, shown: Shown, label: str) -> None:
+    why_not = compiler_choices.why_not_run(shown.question)
     if press.button(
-        label, icon=":material/arrow_forward:", type="tertiary", key=f"{side}run",
-        help="Puts version, format, tiles and GPU into the Run page’s form.",
+        label, icon=":material/arrow_forward:", type="tertiary", key=f"{side}run", disabled=why_not is not None,
+        help=why_not or "Puts version, direction, format, tiles and GPU into the Run page’s form.",
     ):  # fmt: skip
         state.run_as_compiled(shown.question)
 
 
 def _views(found: list[Shown]) -> None:
     """Which kernel and which view; then that view."""
-    if len(found) > 1:
-        names = zip(_SIDE_NAMES, found, strict=True)
-        look.caption("; ".join(f"{name}: {compiler_shown.name_of(one.question)}" for name, one in names))
+    _kernel_control(found)
     kernels = _kernels(found)
+    for name, one, kernel in zip(_SIDE_NAMES, found, kernels, strict=False):
+        side = [f"{name}: {compiler_shown.name_of(one.question, kernel.part)}."] if len(found) > 1 else []
+        owner = compiler_choices.whose_backward(one.question.request)
+        whose = [f"It is the backward of {owner}: {one.question.request.kernel} has none of its own here."] if owner else []
+        others = compiler_shown.others(one, kernel.part)
+        said = [*side, *whose, *([f"Launched with it: {others}"] if others else [])]
+        if said:
+            look.caption(" ".join(said))
     compiler_counts.metrics(kernels)
-    names = [COUNTS, *(STAGES[stage] for stage in STAGES if all(stage in one.stages for one in found))]
+    names = [COUNTS, *(STAGES[stage] for stage in STAGES if all(stage in kernel.texts for kernel in kernels))]
+    state.forget_unless_among(state.SHOW_KEY, names)
     row = st.container(horizontal=True, gap="small", vertical_alignment="center")
     with row:
         shown = st.segmented_control(
@@ -150,18 +159,22 @@ def _views(found: list[Shown]) -> None:
         _two(row, kernels, stage)
 
 
+def _kernel_control(found: list[Shown]) -> None:
+    """Which of several kernels is shown."""
+    titles = list(compiler_shown.parts(found))
+    if len(titles) > 1:
+        state.forget_unless_among(state.KERNEL_KEY, titles)
+        st.segmented_control(
+            "Kernel", titles, default=titles[0], required=True, key=state.KERNEL_KEY, bind="query-params",
+            label_visibility="collapsed",
+        )  # fmt: skip
+
+
 def _kernels(found: list[Shown]) -> list[ShownKernel]:
-    """The kernel of each side: the attention, or another that some side launches before it."""
-    names = list(dict.fromkeys(kernel.report.kernel for one in found for kernel in reversed(one.kernels)))
-    if not any(len(one.kernels) > 1 for one in found):
-        return [one.kernel(None) for one in found]
-    shared = [name for name in names if all(any(k.report.kernel == name for k in one.kernels) for one in found)]
-    options = ["attention", *(name for name in shared if name not in {one.kernel(None).report.kernel for one in found})]
-    chosen = st.segmented_control(
-        "Kernel", options, default=options[0], required=True, key=state.KERNEL_KEY, bind="query-params",
-        label_visibility="collapsed",
-    )  # fmt: skip
-    return [one.kernel(chosen) for one in found]
+    """The kernel of each side that is chosen."""
+    parts = compiler_shown.parts(found)
+    part = parts.get(state.compiler_part(parts) or "")
+    return [one.kernel(part) for one in found]
 
 
 def _two(row: DeltaGenerator, kernels: list[ShownKernel], stage: str) -> None:

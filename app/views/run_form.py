@@ -212,6 +212,11 @@ def _tile_fields(values: dict[str, str | bool], device: DeviceFacts | None, erro
     suggested = form_check.suggested_tiles(values, device, state.compile_for()) if device is not None else None
     if suggested is not None:
         st.caption(f"auto: {suggested.title}")
+    of_backward = form_check.suggested_backward_tiles(values, device, state.compile_for()) if device is not None else None
+    if of_backward is not None:
+        st.caption(
+            f"backward: {of_backward.title}", help="Always its version’s own; --backward-tiles of the command run takes others."
+        )
     left, right = st.columns(2, gap="small", vertical_alignment="bottom")
     with left:
         _choice(

@@ -47,8 +47,7 @@ def _ways_on(found: Opened, plan: Plan) -> None:
             _start(found, plan)
         if plan.form and press.button("Change it in the form", icon=":material/tune:", key="change-in-the-form"):
             state.stop_asking_to_repeat()
-            state.set_form(plan.form)
-            state.go_to("run", state.form_address(plan.form))
+            state.go_to_form(plan.form, None)
         st.button("Close", icon=":material/close:", type="tertiary", on_click=state.stop_asking_to_repeat, key="close-repeat")
 
 

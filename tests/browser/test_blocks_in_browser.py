@@ -46,8 +46,11 @@ def test_a_map_fills_and_a_click_leads_to_a_report_and_on_to_the_run_page(page: 
     settle(page)
     assert serious_violations(page) == []
     button(page, "blocks_use").click()
-    expect(page).to_have_url(re.compile(r"block_m=32&block_n=32"))
+    expect(page).to_have_url(re.compile(r"/\?.*block_m=32&block_n=32"))
     expect(page.get_by_role("combobox", name="BLOCK_N")).to_have_value("32")
+    settle(page)
+    page.go_back()  # once, and not first to the same form
+    expect(title(page)).to_contain_text("1 of 4 fit, 3 spill, 0 cannot run")
 
 
 def test_going_back_and_forward_keeps_what_was_asked(page: Page, server: Server) -> None:

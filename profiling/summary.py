@@ -19,9 +19,13 @@ _FAILED: dict[ErrorKind, str] = {
 }
 
 
-def speeds(measurements: Sequence[Measurement]) -> str:
-    """The throughputs of those that have one: 'native 39.6 · v1 166 · v2 511 TFLOP/s'; nothing where none has."""
-    found = [f"{one.label} {words.three_digits(one.tflops)}" for one in measurements if one.tflops is not None]
+def speeds(measurements: Sequence[Measurement], names: Sequence[str] = ()) -> str:
+    """The throughputs of those that have one: 'native 39.6 · v1 166 · v2 511 TFLOP/s'; nothing where none has.
+
+    names: what each is called; their labels where none are given.
+    """
+    named = zip(names or [one.label for one in measurements], measurements, strict=True)
+    found = [f"{name} {words.three_digits(one.tflops)}" for name, one in named if one.tflops is not None]
     return " · ".join(found) + " TFLOP/s" if found else ""
 
 

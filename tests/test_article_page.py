@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 from app import article_shown, state
 from app.figures import article as figure
 from app.figures.style import DARK, LIGHT, Palette
+from app.views import run_metrics
 from kernels.problem import Precision
 from profiling.article import CLAIMS, FACTS, TABLE, Run, the_suite
 from profiling.feasibility import ARTICLE, Grid, cell, compiled, too_much_shared_memory
@@ -101,6 +102,13 @@ def test_the_gallery_s_recordings_of_its_problems_are_shown_where_there_is_no_ru
     assert "Recordings that ship with FlashScope: 2 of 5 problems; 512, 4k, 32k tokens not run." in said(page)
     assert links(page) == ["Open 1k", "Open 16k"]
     assert "v2 2.00 ms" in said(page)
+
+
+def test_what_ran_with_several_tiles_is_told_apart_where_recordings_are_listed():
+    (one,) = made_up.run([512])
+    names = [part.rsplit(" ", 1)[0] for part in run_metrics.speeds(one.measurements).removesuffix(" TFLOP/s").split(" · ")]
+    assert len(set(names)) == len(one.measurements) == 7
+    assert "v2 32×512·w8" in " ".join(names)
 
 
 def test_a_recorded_run_needs_nothing_but_its_files_and_the_newest_counts():

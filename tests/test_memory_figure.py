@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from app.figures import memory
 from app.figures.style import DARK, LIGHT
+from profiling import words
 from profiling.records import Measurement, MemoryCurve, MemoryPoint
+from profiling.snapshot import read
 from tests import records_for_tests as records
 
+STEP = Path(__file__).parents[1] / "app" / "gallery" / "25-training-step-16k.json"
 HERE = 16384
 FLASH = {length: (65 << 20) * length // HERE for length in (512, 1024, 4096, HERE, 65536)}
 NATIVE = {length: (16 << 30) * length**2 // HERE**2 for length in (512, 1024, 4096)}
@@ -27,6 +33,11 @@ def launches(chart) -> list[dict[int, int]]:
     return [dict(zip(one.x, one.y, strict=True)) for one in chart.figure.data[2:] if len(one.x) > 1]
 
 
+def own_points(chart) -> dict[int, str]:
+    """The points at this problem's length, with what they are filled with."""
+    return {one.y[0]: one.marker.color for one in chart.figure.data[2:] if len(one.x) == 1}
+
+
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 def test_every_launch_is_a_filled_point_and_every_line_is_dashed(palette):
     one, native = measured("v3", FLASH), measured("native", NATIVE)
@@ -36,9 +47,10 @@ def test_every_launch_is_a_filled_point_and_every_line_is_dashed(palette):
         assert (trace.mode == "lines") == (trace.line.dash == "dash")
         if trace.mode == "markers" and len(trace.x) > 1:
             assert trace.marker.color not in (palette.background, None)
-    # This problem's own: v3's launch filled; S and P, which v3 does not write, hollow.
-    own = {one.y[0]: one.marker.color for one in chart.figure.data[2:] if len(one.x) == 1}
-    assert own == {16 << 30: palette.background, 65 << 20: palette.progress}
+    # This problem's own: v3's launch and native's, which stands in place of the modelled S and P.
+    assert own_points(chart) == {16 << 30: palette.text, 65 << 20: palette.progress}
+    # S and P, which v3 does not write, are hollow where native was not launched.
+    assert own_points(memory.chart(one, palette)) == {16 << 30: palette.background, 65 << 20: palette.progress}
     assert chart.provenance == "measured"
     assert "131,072 tokens need 257 GiB" in chart.caption
 
@@ -55,6 +67,19 @@ def test_versions_that_allocate_alike_are_one_series_and_others_are_not():
     named = [note.text for note in chart.figure.layout.annotations]
     assert "v3, v2" in named
     assert "v1" in named
+
+
+def test_beside_a_recorded_training_step_stands_what_native_s_took_and_not_what_was_modelled():
+    native, *others = read(STEP.read_bytes()).measurements
+    took, modelled = native.memory.torch_added_bytes, native.memory.scores_bytes
+    assert took > 2 * modelled  # S and P, and their gradients beside them
+    for one in others:
+        chart = memory.chart(one, LIGHT, [other for other in (native, *others) if other is not one])
+        assert own_points(chart) == {took: LIGHT.text, one.memory.torch_added_bytes: LIGHT.progress}
+        named = [re.sub("<[^>]+>", "", note.text) for note in chart.figure.layout.annotations]
+        assert words.bytes_(took) in named
+        assert words.bytes_(modelled) not in named
+        assert {"native", "3 versions", "cuDNN (SDPA)", "FA2 (SDPA)"} <= set(named)
 
 
 def test_the_lines_reach_past_every_launch():

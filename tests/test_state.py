@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
+
+import pytest
+
+from app import state
+from tests import records_for_tests as records
 
 APP = Path(__file__).parents[1] / "app"
 MODULES = sorted(path for path in (APP / "state").glob("*.py") if path.stem != "__init__")
@@ -38,3 +44,14 @@ def test_what_a_module_holds_stands_in_the_package() -> None:
         tree = ast.parse(path.read_text())
         own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert {name for name in own if not name.startswith("_")} <= told, path.name
+
+
+def test_a_recording_that_has_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "GALLERY", tmp_path)
+    before = records.recording()
+    after = before.model_copy(update={"title": "another"})
+    for second, one in enumerate((before, after)):
+        (tmp_path / "one.json").write_bytes(one.document)
+        os.utime(tmp_path / "one.json", ns=(second * 10**9, second * 10**9))
+        assert state.recordings()["one"].id == one.id
+    assert before.id != after.id

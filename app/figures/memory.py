@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from app.figures.style import Absent, Chart, Palette, figure, note, shortened, spread, vertical
+from app.figures.versions import short
 from profiling import words
 from profiling.memory import estimate
 from profiling.records import Direction, Measurement, Memory
@@ -53,7 +54,7 @@ class Series:
     @property
     def name(self) -> str:
         """'native', 'v1, v2, v3', '5 versions': what fits beside the plot."""
-        listed = ", ".join(self.labels)
+        listed = ", ".join(map(short, self.labels))
         return shortened(listed if len(self.labels) == 1 or len(listed) <= _LONGEST_NAME else f"{len(self.labels)} versions")
 
 
@@ -182,7 +183,7 @@ def _figure(measurement: Measurement, series: list[Series], palette: Palette) ->
         fig.add_scatter(x=lengths, y=sizes, mode="lines", line={"color": color, "width": 2.2, "dash": "dash"}, hoverinfo="skip")
     vertical(fig, here, palette.here)
     _launches(fig, series, measurement.label, here, palette)
-    _points(fig, measurement, here, palette)
+    _points(fig, measurement, _native_bytes(series, here), here, palette)
     ends = (outputs[-1], _OUTPUTS[measurement.request.direction])
     _end_labels(fig, scores[-1], ends, capacity, series, (low, high), palette)
     _axes(fig, lengths, here, (low, high))
@@ -212,7 +213,7 @@ def _launches(fig: go.Figure, series: list[Series], focus: str, here: int, palet
             hovertemplate=f"{words.plotly(one.name)}, %{{x:,}} tokens: %{{customdata}}<extra></extra>",
         )  # fmt: skip
         if one.kernel == "native":
-            place = {"xanchor": "left", "yanchor": "top", "xshift": 6, "yshift": 2}
+            place = {"xanchor": "left", "yanchor": "top", "xshift": 6, "yshift": -4}
             note(fig, words.plotly(one.name), math.log10(at[-1]), math.log10(max(1, one.added_bytes[at[-1]])), color, **place)
 
 
@@ -221,15 +222,21 @@ def _color(one: Series, palette: Palette) -> str:
     return palette.text if one.kernel == "native" else palette.progress
 
 
-def _points(fig: go.Figure, measurement: Measurement, here: int, palette: Palette) -> None:
+def _native_bytes(series: list[Series], here: int) -> int | None:
+    """What native's launch added at this problem's length, where one of the job's was read."""
+    return next((one.added_bytes[here] for one in series if one.kernel == "native" and here in one.added_bytes), None)
+
+
+def _points(fig: go.Figure, measurement: Measurement, native_bytes: int | None, here: int, palette: Palette) -> None:
     """Hollow: modelled. Filled: measured, in place of the modelled point of what ran; the larger labelled at its left."""
     memory = measurement.memory
     measured = memory.torch_added_bytes if memory.provenance == "measured" else None
     scores = (memory.scores_bytes, palette.text, palette.background)
     outputs = (memory.outputs_bytes, palette.progress, palette.background)
-    if measured and measurement.request.kernel == "native":
-        scores = (measured, palette.text, palette.text)
-    elif measured:
+    is_native = measurement.request.kernel == "native"
+    if native_bytes := measured if is_native else native_bytes:
+        scores = (native_bytes, palette.text, palette.text)
+    if measured and not is_native:
         outputs = (measured, palette.progress, palette.progress)
     upper = max(scores[0], outputs[0])
     for size, line, fill in (scores, outputs):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from app.figures.style import Absent, Chart, Palette, figure, note_of, notes, shortened
-from app.figures.versions import names_of
+from app.figures.versions import names_of, short
 from app.how_taken import COLUMNS
 from profiling import words
 from profiling.direction import split_ms
@@ -48,7 +48,7 @@ def chart(measurements: Sequence[Measurement], focus: Measurement, palette: Pale
         why = "its gradients or its output are wrong" if focus.wrong else "no step was timed"
         return Absent(TITLE, f"{why}.")
     names = names_of(measurements)
-    name = next((_short(name) for name, one in zip(names, measurements, strict=True) if one is focus), "")
+    name = next((short(name) for name, one in zip(names, measurements, strict=True) if one is focus), "")
     provenance = next(one.latency.provenance for one in measurements if one.latency is not None)
     return Chart(
         TITLE,
@@ -76,15 +76,10 @@ def headline(measurement: Measurement) -> str | None:
 
 def _rows(measurements: Sequence[Measurement]) -> list[Row]:
     return [
-        Row(_short(name), split_ms(one), one.latency.median_ms)
+        Row(short(name), split_ms(one), one.latency.median_ms)
         for name, one in zip(names_of(measurements), measurements, strict=True)
         if one.latency is not None and split_ms(one)
     ]
-
-
-def _short(name: str) -> str:
-    """All of them are steps."""
-    return name.replace(" fwd+bwd", "")
 
 
 def _said(row: Row) -> str:

@@ -107,6 +107,11 @@ def names_of(measurements: Sequence[Measurement]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def short(name: str) -> str:
+    """A name in a chart whose heading says the direction: 'v2' for 'v2 fwd+bwd', 'v2 128×64' for 'v2 bwd 128×64'."""
+    return name.replace(" fwd+bwd", "").replace(" bwd", "")
+
+
 def _spelt(measurement: Measurement) -> list[str]:
     tiles = measurement.tiles
     return [] if tiles is None else [f"{tiles.block_m}×{tiles.block_n}", f"w{tiles.num_warps}", f"s{tiles.num_stages}"]
@@ -150,7 +155,7 @@ def _figure(
     top_value = max([row.tflops or 0 for row in rows] + ([ceiling[0]] if ceiling else []))
     levels = _levels(peers, top_value)
     top = 28 + 15 * max(levels, default=0)
-    longest = max(len(row.label) for row in ours)
+    longest = max(len(short(row.label)) for row in ours)
     left = 52 if longest <= 6 else 94 if longest <= 11 else 122
     fig = figure(palette, max(HEIGHT, top + 26 + ROW * len(ours)), left=left, right=RIGHT, top=top)
     _peer_lines(fig, peers, levels, top_value, palette)
@@ -159,7 +164,7 @@ def _figure(
     _axis(fig, top_value, ceiling, palette)
     fig.update_yaxes(
         tickvals=list(range(len(ours))),
-        ticktext=[words.plotly(shortened(row.label)) for row in ours],
+        ticktext=[words.plotly(shortened(short(row.label))) for row in ours],
         range=[-0.5, len(ours) - 0.5],
         showgrid=False,
         tickfont={"size": 13, "color": palette.text},
@@ -180,7 +185,7 @@ def _levels(peers: list[Row], top_value: float) -> list[int]:
 
 
 def _peer_label(peer: Row) -> str:
-    return f"{peer.label.removesuffix(' (SDPA)')} {words.three_digits(peer.tflops)}"
+    return f"{short(peer.label).removesuffix(' (SDPA)')} {words.three_digits(peer.tflops)}"
 
 
 def _peer_lines(fig: go.Figure, peers: list[Row], levels: list[int], top_value: float, palette: Palette) -> None:

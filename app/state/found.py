@@ -24,7 +24,7 @@ _PLAIN_KEY = "_plain"
 
 
 @st.cache_data(show_spinner=False)
-def _read_recording(path: str, _modified_ns: int) -> AnySnapshot | str:
+def _read_recording(path: str, modified_ns: int) -> AnySnapshot | str:
     try:
         return read(Path(path).read_bytes())
     except NotASnapshot as error:

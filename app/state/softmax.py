@@ -38,7 +38,7 @@ _OWN_KEY = "_own"
 
 
 @st.cache_data(show_spinner=False)
-def _first_traces(_modified_ns: int) -> tuple[Measurement, ...]:
+def _first_traces(modified_ns: int) -> tuple[Measurement, ...]:
     found = read(FIRST_TRACE.read_bytes())
     return found.measurements
 

@@ -43,7 +43,7 @@ def page() -> None:
         look.caption(drawn.caption)
     look.heading("Which claims hold")
     st.html(article_shown.claims_html(found))
-    look.caption("A gain holds where it is at least the lower number claimed. Only times of one job are compared.")
+    look.caption("A gain holds where it is at least the lower number claimed. Only measurements of one job are compared.")
     left, right = st.columns(2, gap="large")
     with left:
         look.heading("What its own code does")

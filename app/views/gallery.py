@@ -23,7 +23,10 @@ def page() -> None:
 
 def _list(found: dict[str, AnySnapshot | str]) -> None:
     look.title("Recordings from a real GPU")
-    look.sentence("Not measured here: each is a file that the same worker wrote on the GPU it names, every sample in it.")
+    look.sentence(
+        "Not measured here: each is a file that the same worker wrote on the GPU it names, every sample in it. "
+        "Recorded sweeps, with every cell, are on the Sweep page."
+    )
     if not found:
         look.sentence("There are none yet. `python -m profiling run … --out app/gallery/mine.json` makes one.")
     for name, recording in found.items():

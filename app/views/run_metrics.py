@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from app import flag_words
+from app.figures.versions import names_of
 from app.how_taken import figure
 from app.metric import Chip, Figure, Metric
 from profiling import plausibility, summary, words
@@ -58,8 +59,8 @@ def origin_chips(measurement: Measurement, origin: Origin = "gallery") -> list[C
 
 
 def speeds(measurements: Sequence[Measurement]) -> str:
-    """A recording's throughputs in one line: 'native 39.6 · v1 166 · v2 511 TFLOP/s'."""
-    return summary.speeds(measurements) or "no GPU time was taken"
+    """A recording's throughputs in one line: 'native 39.6 · v1 166 · v2 511 TFLOP/s'; tiles tell apart what has one label."""
+    return summary.speeds(measurements, names_of(measurements)) or "no GPU time was taken"
 
 
 def metrics(measurement: Measurement, origin: Origin = "unsaved") -> list[Metric]:

@@ -131,9 +131,11 @@ class Keeping:
 def usual_title(measurements: Sequence[Measurement]) -> str:
     """A title made of what was run: 'v1, v2: 4,096 tokens · head_dim 128 on H200'."""
     first = measurements[0]
-    labels = ", ".join(dict.fromkeys(one.label for one in measurements))
+    labels = list(dict.fromkeys(one.label for one in measurements))
     device = first.environment.device.short_name.split(" · ")[0]
-    return f"{labels}: {first.request.problem.title} on {device}"[:MAX_NAME]
+    rest = f"{first.request.problem.title} on {device}"
+    whole = f"{', '.join(labels)}: {rest}"
+    return whole if len(whole) <= MAX_NAME else f"{len(labels)} versions: {rest}"[:MAX_NAME]
 
 
 def check_file(path: Path, suffixes: tuple[str, ...] = _SUFFIXES) -> None:

@@ -22,6 +22,7 @@ import pytest
 from profiling import compare_report, improvements
 from profiling.cli import main
 from profiling.flags import peak_flag
+from profiling.keeping import usual_title
 from profiling.nvbench_json import nvbench_json
 from profiling.record_types import Array
 from profiling.records import Latency, Measurement
@@ -643,3 +644,10 @@ def test_migrate_moves_everything_and_counts_what_it_proved(tmp_path, store, say
     moved.close()
     assert say("store", "migrate")[2] == "The following arguments are required: --to.\n"
     assert say("store")[2] == "The following arguments are required: where | check | migrate.\n"
+
+
+def test_a_title_that_would_be_too_long_counts_the_versions():
+    gallery = Path(__file__).resolve().parent.parent / "app" / "gallery"
+    step = read((gallery / "25-training-step-16k.json").read_bytes()).measurements
+    assert usual_title(step) == "6 versions: 16,384 tokens · head_dim 128 on H200"
+    assert usual_title(step[1:3]) == "v2 fwd+bwd, v3 fwd+bwd: 16,384 tokens · head_dim 128 on H200"

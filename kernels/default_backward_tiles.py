@@ -1,6 +1,6 @@
 """The tiles each version's backward starts with. Pure.
 
-For Hopper those of v2, v3 and v3-hopper were the fastest of 17 to 22 tried on an H200 (MEASURED.md): 64 × 64 with four warps,
+For Hopper those of v2, v3 and v3-hopper were the fastest tried on an H200, or near it (MEASURED.md): 64 × 64 with four warps,
 two or three programs an SM, though ptxas then keeps some addresses in memory; v3-hopper's dQ has 192 × 64, three warpgroups.
 The others fit and compile without spills; no GPU has searched for them.
 
